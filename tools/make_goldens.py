@@ -28,8 +28,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from reference import moe as ref
 from reference import random_sizes
-from reference.golden_configs import (BF16, GLM4, GPT_OSS, LFM2, LLAMA, MIXTRAL, OLMOE, QWEN2, TIED,
-                                      TINY)
+from reference.golden_configs import (BF16, DEEPSEEK_V2, DEEPSEEK_V3, GLM4, GLM4_LITE, GPT_OSS,
+                                      LFM2, LLAMA, MIXTRAL, OLMOE, QWEN2, TIED, TINY)
 
 # A chosen expert must beat the first refused one by this much, or rounding could choose otherwise.
 MIN_ROUTING_GAP = 1e-5
@@ -405,6 +405,13 @@ FAMILIES = {
                               "model.layers.0.mlp.experts.2.up_proj.bias",
                               "model.layers.1.mlp.experts.1.down_proj.bias",
                               "model.layers.1.mlp.experts.3.gate_proj.weight"]),
+    "deepseek_v2": (DEEPSEEK_V2, 71, ["model.layers.0.self_attn.q_proj.weight",
+                                      "model.layers.2.self_attn.kv_b_proj.weight"]),
+    "deepseek_v3": (DEEPSEEK_V3, 82, ["model.layers.0.self_attn.q_a_proj.weight",
+                                      "model.layers.1.self_attn.kv_a_layernorm.weight",
+                                      "model.layers.2.self_attn.kv_a_proj_with_mqa.weight"]),
+    "glm4_moe_lite": (GLM4_LITE, 91, ["model.layers.0.self_attn.q_b_proj.weight",
+                                      "model.layers.1.self_attn.q_a_layernorm.weight"]),
 }
 
 

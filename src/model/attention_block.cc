@@ -16,11 +16,13 @@ AttentionShape Blocks::attention_shape(int64_t layer, const void* weights) const
 int64_t Blocks::qkv_dim() const { return (c_.num_heads + 2 * c_.num_kv_heads) * c_.head_dim; }
 
 int64_t Blocks::projected_dim(int64_t layer) const {
-  return c_.is_conv_layer(layer) ? 3 * c_.hidden_size : qkv_dim();
+  if (c_.is_conv_layer(layer)) return 3 * c_.hidden_size;
+  return c_.latent() ? query_columns() + c_.kv_rank + c_.rope_head_dim : qkv_dim();
 }
 
 int64_t Blocks::mixed_dim(int64_t layer) const {
-  return c_.is_conv_layer(layer) ? c_.hidden_size : c_.num_heads * c_.head_dim;
+  if (c_.is_conv_layer(layer)) return c_.hidden_size;
+  return c_.num_heads * (c_.latent() ? c_.value_head_dim : c_.head_dim);
 }
 
 // One norm for every head, or one over all heads together.
@@ -55,6 +57,7 @@ void Blocks::norm_queries_and_keys_backward(const LayerOffsets& o, const void* w
 // Queries and keys into a.rotated, values into a.qkv.
 void Blocks::project_attention(int64_t layer, const int32_t* positions, const void* weights,
                                const void* x, const AttentionSpace& a, Stream& s) const {
+  if (c_.latent()) return project_latents(layer, positions, weights, x, a, s);
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const LayerOffsets& o = offsets_[layer];
   const float eps = static_cast<float>(c_.rms_norm_eps);
@@ -113,11 +116,12 @@ void Blocks::add_attention(int64_t layer, const void* weights, const void* x, vo
                            const AttentionSpace& a, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const LayerOffsets& o = offsets_[layer];
+  const void* mixed = values_of(a, s);
   if (o.o_bias >= 0) {
-    ops_.linear_biased(dt_, a.out, at(weights, o.o), at(weights, o.o_bias), t, mixed_dim(layer), d,
+    ops_.linear_biased(dt_, mixed, at(weights, o.o), at(weights, o.o_bias), t, mixed_dim(layer), d,
                        dt_, a.projected, s);
   } else {
-    ops_.linear(dt_, a.out, at(weights, o.o), t, mixed_dim(layer), d, dt_, a.projected, s);
+    ops_.linear(dt_, mixed, at(weights, o.o), t, mixed_dim(layer), d, dt_, a.projected, s);
   }
   ops_.add(dt_, x, dt_, a.projected, t * d, middle, s);
 }
@@ -132,17 +136,23 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
   const int32_t* positions = w.positions + b * t;
   float* grad = sum.data;
   if (!w.keeps(layer)) attention_inner(layer, positions, weights, x, documents, a, s);
-  ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, mixed, d, dt_, a.dout, s);
-  ops_.linear_backward_weight(dt_, dresidual, a.out, t, mixed, d, true, grad + o.o, s);
+  ops_.linear_backward_weight(dt_, dresidual, values_of(a, s), t, mixed, d, true, grad + o.o, s);
+  void* dmixed = a.cut != nullptr ? a.cut : a.dout;
+  ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, mixed, d, dt_, dmixed, s);
+  if (a.cut != nullptr) {
+    const int64_t v = c_.value_head_dim, dim = c_.head_dim;
+    ops_.copy_columns(dt_, a.cut, t * c_.num_heads, v, v, dim - v, dim, a.dout, s);
+  }
   if (o.o_bias >= 0) ops_.bias_backward(dt_, dresidual, t, d, grad + o.o_bias, s);
   if (c_.is_conv_layer(layer)) {
     convolution_gradient(layer, positions, weights, a, grad, s);
   } else {
     attention_gradient(layer, positions, weights, documents, a, grad, s);
   }
-  ops_.linear_backward_weight(dt_, a.dqkv, a.normed, t, d, projected, true, grad + o.qkv, s);
-  ops_.linear_backward_input(dt_, a.dqkv, at(weights, o.qkv), t, d, projected, dt_, a.projected,
-                             s);
+  const void* dprojected = c_.latent() ? a.dlatents : a.dqkv;
+  ops_.linear_backward_weight(dt_, dprojected, a.normed, t, d, projected, true, grad + o.qkv, s);
+  ops_.linear_backward_input(dt_, dprojected, at(weights, o.qkv), t, d, projected, dt_,
+                             a.projected, s);
   ops_.rmsnorm_backward(dt_, x, at(weights, o.norm1), a.rstd, a.projected, t, 1, d, d, a.projected,
                         grad + o.norm1, s);
   ops_.add(dt_, dresidual, dt_, a.projected, t * d, dresidual, s);
@@ -162,6 +172,7 @@ void Blocks::attention_gradient(int64_t layer, const int32_t* positions, const v
                           static_cast<int64_t>(documents.start.size()) - 1, a.rotated,
                           at(a.rotated, k_at), at(a.qkv, v_at), a.out, a.lse, a.dout, a.dqkv,
                           at(a.dqkv, k_at), at(a.dqkv, v_at), s);
+  if (c_.latent()) return latents_gradient(layer, positions, weights, a, grad, s);
   ops_.rope(dt_, positions, c_.rotation, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
             c_.rotary_dim, qkv_dim(), true, a.dqkv, s);
   norm_queries_and_keys_backward(o, weights, a, grad, s);

@@ -22,6 +22,8 @@ Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const Worksp
     o.q_norm = table.offset(r, TensorRole::kQueryNorm);
     o.k_norm = table.offset(r, TensorRole::kKeyNorm);
     o.sinks = table.offset(r, TensorRole::kSinks);
+    o.q_heads = table.offset(r, TensorRole::kQueryHeads);
+    o.latent_heads = table.offset(r, TensorRole::kLatentHeads);
     o.o = table.offset(r, TensorRole::kOutput);
     o.o_bias = table.offset(r, TensorRole::kOutputBias);
     o.norm2 = table.offset(r, TensorRole::kPostAttentionNorm);

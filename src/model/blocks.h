@@ -22,6 +22,7 @@ struct LayerOffsets {
   // A convolution's b, c and x lie where queries, keys and values do.
   int64_t norm1 = 0, qkv = 0, qkv_bias = 0, q_norm = 0, k_norm = 0, o = 0, norm2 = 0;
   int64_t taps = -1, sinks = -1, o_bias = -1;
+  int64_t q_heads = -1, latent_heads = -1;
   int64_t router = -1, router_bias = -1, correction = -1, shared_gate = -1;
   int64_t gate_up = -1, down = -1;  // tensors of a dense MLP or a shared expert
 };
@@ -195,7 +196,24 @@ class Blocks {
   void attention_gradient(int64_t layer, const int32_t* positions, const void* weights,
                           Documents documents, const AttentionSpace& a, float* grad,
                           Stream& s) const;
-  // Elements of a token in a.qkv and in a.out.
+  // Latent attention's way to a.qkv, which is a.rotated, and back from a.dqkv to a.dlatents.
+  LatentShape latent_shape() const;
+  void project_latents(int64_t layer, const int32_t* positions, const void* weights,
+                       const void* x, const AttentionSpace& a, Stream& s) const;
+  void latents_gradient(int64_t layer, const int32_t* positions, const void* weights,
+                        const AttentionSpace& a, float* grad, Stream& s) const;
+  // The gradient of a latent, (T, rank), from that of the heads that came of it, (T, heads).
+  struct Latent {
+    int64_t rank, heads, norm, weight;  // norm, weight: offsets
+    const void *values, *normed;
+    const float* rstd;
+  };
+  void latent_gradient(const Latent& latent, const void* weights, const void* dheads, void* to,
+                       float* grad, Stream& s) const;
+  int64_t query_columns() const;  // of a.latents
+  // What attention gives, without the zeros that fill values up: a.cut or a.out.
+  const void* values_of(const AttentionSpace& a, Stream& s) const;
+  // Elements of a token that is projected (to a.qkv, or to latents), and of what comes of it.
   int64_t projected_dim(int64_t layer) const;
   int64_t mixed_dim(int64_t layer) const;
   // Adds what biases give to the gradients of routing weights, (n) at dscale, and theirs to the

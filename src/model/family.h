@@ -35,6 +35,7 @@ enum class DenseLayers : uint8_t {
   kNone,
   kListed,  // those that "mlp_only_layers" and "decoder_sparse_step" leave out
   kFirst,   // the first ones; FamilySpec::first_dense names their number
+  kTyped,   // those that "mlp_layer_types" calls "dense"; without it the first
 };
 
 struct FamilySpec {
@@ -44,9 +45,14 @@ struct FamilySpec {
   bool qk_norm_switched = false;   // it is there if "use_qk_norm" says so, default false
   const char* qkv_bias = "";       // the key that says whether q, k and v have biases; "": no
   bool qkv_bias_default = true;
+  // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): "kv_lora_rank",
+  // "q_lora_rank" and the three sizes of heads are read instead of those of other attention.
+  bool latent = false;
+  bool rope_interleave = false;    // it says whether rotated pairs are neighbours; else they are
   bool output_bias = false;        // what attention gives is projected with one where they are
   bool sinks = false;              // AttentionShape's (kernels/ops.h)
   SharedExpert shared_expert = SharedExpert::kNone;
+  int64_t shared_experts_default = 1;
   DenseLayers dense_layers = DenseLayers::kNone;
   const char* first_dense = "first_k_dense_replace";
   int64_t first_dense_default = 0;
@@ -56,13 +62,20 @@ struct FamilySpec {
   const char* num_experts = "num_experts";
   bool local_experts = true;       // "num_local_experts" is another name of that
   bool always_renormalises = false;  // chosen weights sum to 1; else "norm_topk_prob" says
+  bool never_renormalises = false;   // whatever that says
   bool norm_topk_prob = false;     // its default
+  bool scaled_router = false;      // "routed_scaling_factor" is read, though scores are no sigmoids
   // DeepSeek-V3's router (arXiv 2412.19437, section 2.1.2): scores are sigmoids; a correction for
   // each expert, which only the choice takes; "routed_scaling_factor".
   bool sigmoid_router = false;
   bool router_bias = false;        // one number for each expert
   const char* correction_switch = "";  // the key that says whether there is one, default true
   bool expert_groups = false;      // "n_group" and "topk_group" are read
+  int64_t groups_default = 1, chosen_groups_default = 1;
+  double scale_default = 1.0;      // of "routed_scaling_factor"
+  // "topk_method" says whether they are: "group_limited_greedy", which chooses groups by their best
+  // expert, or "greedy", the default.
+  bool groups_by_best = false;
   float least_sum = 1e-20f;        // RouterShape's (kernels/ops.h)
   // Experts have biases, and their SwiGLU has "swiglu_alpha" and "swiglu_limit". Files have them
   // stacked only, transposed, with gate and up in turn, or else in MXFP4 as

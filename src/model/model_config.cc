@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "kernels/ops.h"
 #include "model/config_fields.h"
+#include "model/rope_config.h"
 #include "model/tensors.h"
 
 namespace pagoda {
@@ -38,6 +39,22 @@ namespace {
 constexpr int64_t kMaxTensors = 1000000;
 using Fields = ConfigFields;
 
+void parse_latent(Fields& f, ModelConfig& c) {
+  c.kv_rank = f.integer("kv_lora_rank", 1, kMaxSize);
+  c.query_rank = f.integer_or("q_lora_rank", 0, 1, kMaxSize);
+  c.plain_head_dim = f.integer("qk_nope_head_dim", 1, kMaxSize);
+  c.rope_head_dim = f.integer("qk_rope_head_dim", 1, kMaxSize);
+  c.value_head_dim = f.integer("v_head_dim", 1, kMaxSize);
+  c.rope_neighbours = !c.family->rope_interleave || f.flag_or("rope_interleave", true);
+  c.head_dim = std::max(c.key_dim(), c.value_head_dim);
+  if (!f.status().ok()) return;
+  c.query_scale = std::sqrt(static_cast<double>(c.head_dim) / static_cast<double>(c.key_dim()));
+  if (c.rope_head_dim % 2 != 0) f.refuse("\"qk_rope_head_dim\" is odd");
+  if (c.head_dim % 2 != 0) f.refuse("the longer of a head's key and its value has an odd length");
+  if (c.num_kv_heads == c.num_heads) return;
+  f.refuse("\"num_key_value_heads\" is not \"num_attention_heads\", as latent attention has it");
+}
+
 void parse_sizes(Fields& f, ModelConfig& c) {
   c.vocab_size = f.integer("vocab_size", 1, int64_t{1} << 22);
   c.hidden_size = f.integer("hidden_size", 1, kMaxSize);
@@ -52,8 +69,12 @@ void parse_sizes(Fields& f, ModelConfig& c) {
   }
   const bool own_dim = c.family->head_dim > 0 && f.is_absent("head_dim");
   const int64_t usual_dim = own_dim ? c.family->head_dim : c.hidden_size / c.num_heads;
-  c.head_dim = f.integer_or("head_dim", usual_dim, 1, kMaxSize);
-  if (c.head_dim < 2 || c.head_dim % 2 != 0) {
+  if (c.family->latent) {
+    parse_latent(f, c);
+  } else {
+    c.head_dim = f.integer_or("head_dim", usual_dim, 1, kMaxSize);
+  }
+  if (f.status().ok() && (c.head_dim < 2 || c.head_dim % 2 != 0)) {
     f.refuse(strf("\"head_dim\" is %lld; rotary embedding needs an even number of at least 2",
                   (long long)c.head_dim));
   }
@@ -91,12 +112,19 @@ void parse_family(Fields& f, ModelConfig& c, ModelKind kind) {
 void parse_sigmoid_router(Fields& f, ModelConfig& c) {
   const char* correction = c.family->correction_switch;
   c.router_correction = *correction == 0 || f.flag_or(correction, true);
-  c.routed_scaling_factor = f.real_or("routed_scaling_factor", 1.0, 1e-6, 1e6);
 }
 
 void parse_groups(Fields& f, ModelConfig& c) {
-  c.expert_groups = f.integer_or("n_group", 1, 1, kMaxExperts);
-  c.expert_groups_chosen = f.integer_or("topk_group", 1, 1, kMaxExperts);
+  if (c.family->groups_by_best) {
+    const Json* method = f.find("topk_method");
+    if (method == nullptr || *method == "greedy") return;
+    if (*method != "group_limited_greedy") {
+      return f.refuse("\"topk_method\" is neither \"greedy\" nor \"group_limited_greedy\"");
+    }
+  }
+  c.expert_groups = f.integer_or("n_group", c.family->groups_default, 1, kMaxExperts);
+  c.expert_groups_chosen =
+      f.integer_or("topk_group", c.family->chosen_groups_default, 1, kMaxExperts);
   const int64_t size = c.num_experts / c.expert_groups;
   if (c.num_experts % c.expert_groups != 0 || c.expert_groups_chosen > c.expert_groups) {
     return f.refuse(strf("\"n_group\" %lld does not divide the %lld experts, or is less than "
@@ -104,7 +132,7 @@ void parse_groups(Fields& f, ModelConfig& c) {
                          (long long)c.expert_groups, (long long)c.num_experts,
                          (long long)c.expert_groups_chosen));
   }
-  if (size < 2) {
+  if (size < 2 && !c.family->groups_by_best) {
     return f.refuse("\"n_group\" leaves one expert in a group; a group is chosen by its two best");
   }
   if (c.experts_per_token <= size * c.expert_groups_chosen) return;
@@ -118,7 +146,8 @@ void parse_shared_expert(Fields& f, ModelConfig& c) {
     c.shared_intermediate_size = f.integer("shared_expert_intermediate_size", 1, kMaxSize);
     c.shared_gate = true;
   } else if (c.family->shared_expert == SharedExpert::kPlain) {
-    const int64_t count = f.integer_or("n_shared_experts", 1, 1, kMaxExperts);
+    const int64_t count =
+        f.integer_or("n_shared_experts", c.family->shared_experts_default, 1, kMaxExperts);
     c.shared_intermediate_size = count * c.moe_intermediate_size;
     if (c.shared_intermediate_size <= kMaxSize) return;
     f.refuse("\"n_shared_experts\" makes the shared expert too wide");
@@ -157,8 +186,13 @@ void parse_experts(Fields& f, ModelConfig& c) {
   c.moe_intermediate_size = f.integer(c.family->expert_ffn, 1, kMaxSize);
   parse_shared_expert(f, c);
   c.norm_topk_prob = c.family->always_renormalises ||
-                     f.flag_or("norm_topk_prob", c.family->norm_topk_prob);
+                     (f.flag_or("norm_topk_prob", c.family->norm_topk_prob) &&
+                      !c.family->never_renormalises);
   if (c.family->sigmoid_router) parse_sigmoid_router(f, c);
+  if (c.family->sigmoid_router || c.family->scaled_router) {
+    c.routed_scaling_factor =
+        f.real_or("routed_scaling_factor", c.family->scale_default, 1e-6, 1e6);
+  }
   if (c.family->expert_groups && f.status().ok()) parse_groups(f, c);
   if (c.family->limited_experts) parse_limited_experts(f, c);
   c.router_aux_loss_coef = c.family->router_aux_loss_coef;
@@ -203,10 +237,30 @@ void parse_convolutions(Fields& f, ModelConfig& c) {
   }
 }
 
+// The layers that "mlp_layer_types" calls "dense"; without it, the first.
+void parse_typed_layers(Fields& f, ModelConfig& c) {
+  const Json* types = f.find("mlp_layer_types");
+  if (types == nullptr) {
+    c.first_dense_layers = 1;
+    return;
+  }
+  if (!types->is_array() || std::ssize(*types) != c.num_layers) {
+    return f.refuse("\"mlp_layer_types\" must be a list of one word for each layer");
+  }
+  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
+    const Json& type = (*types)[static_cast<size_t>(layer)];
+    if (type == "dense") c.mlp_only_layers.push_back(layer);
+    if (type == "dense" || type == "sparse") continue;
+    return f.refuse(strf("\"mlp_layer_types\" holds %s; it must hold \"dense\" or \"sparse\"",
+                         Fields::shown(type).c_str()));
+  }
+}
+
 void parse_layers(Fields& f, ModelConfig& c) {
   switch (c.family->dense_layers) {
     case DenseLayers::kNone: break;
     case DenseLayers::kListed: parse_listed_layers(f, c); break;
+    case DenseLayers::kTyped: parse_typed_layers(f, c); break;
     case DenseLayers::kFirst:
       c.first_dense_layers =
           f.integer_or(c.family->first_dense, c.family->first_dense_default, 0, kMaxSize);
@@ -217,90 +271,6 @@ void parse_layers(Fields& f, ModelConfig& c) {
   const bool other = f.find("num_nextn_predict_layers") == nullptr;
   c.next_token_layers =
       f.integer_or(other ? "num_mtp_layers" : "num_nextn_predict_layers", 1, 0, 1024);
-}
-
-// Sets how much of a head turns. The rotary parameters, where they say so, come first.
-void parse_rotary_dim(Fields& f, const char* key, const Json* rope, ModelConfig& c) {
-  c.rotary_dim = c.head_dim;
-  if (c.family->partial_rotary_factor == 0.0) return;
-  constexpr const char* kKey = "partial_rotary_factor";
-  double factor = f.is_absent(kKey) ? c.family->partial_rotary_factor : 1.0;  // null: whole heads
-  factor = f.real_or(kKey, factor, 0.0, 1.0);
-  if (rope != nullptr && rope->is_object()) {
-    Fields inner(*rope, "");
-    factor = inner.real_or(kKey, factor, 0.0, 1.0);
-    if (!inner.status().ok()) {
-      return f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
-    }
-  }
-  c.rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_dim) * factor);
-  if (c.rotary_dim >= 2 && c.rotary_dim % 2 == 0) return;
-  f.refuse(strf("\"%s\" %g leaves %lld numbers of a head to rotate; rotary embedding needs an even "
-                "number of at least 2",
-                kKey, factor, (long long)c.rotary_dim));
-}
-
-// Reads what YaRN changes, as Transformers does (modeling_rope_utils.py).
-void parse_yarn(Fields& f, const char* key, const Json& rope, ModelConfig& c) {
-  constexpr double kMost = 1e9;
-  Fields inner(rope, "");
-  Rotation& r = c.rotation;
-  const auto pretrained = static_cast<double>(c.max_position_embeddings);
-  r.original_positions =
-      inner.real_or("original_max_position_embeddings", pretrained, 1.0, kMost);
-  r.factor = inner.real_or("factor", pretrained / r.original_positions, 1e-3, kMost);
-  r.fast_turns = inner.real_or("beta_fast", 32.0, 1e-6, kMost);
-  r.slow_turns = inner.real_or("beta_slow", 1.0, 1e-6, kMost);
-  r.whole_pairs = inner.flag_or("truncate", true);
-  const auto growth = [&](double by) {
-    return r.factor <= 1.0 ? 1.0 : 0.1 * by * std::log(r.factor) + 1.0;
-  };
-  const double above = inner.real_or("mscale", 0.0, 0.0, kMost);
-  const double below = inner.real_or("mscale_all_dim", 0.0, 0.0, kMost);
-  const double size = above > 0.0 && below > 0.0 ? growth(above) / growth(below) : growth(1.0);
-  r.size = inner.real_or("attention_factor", size, 1e-6, 1e6);
-  if (inner.status().ok()) return;
-  f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
-}
-
-// Transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters with both inside. The
-// default type ignores what else is inside, and so does division of all frequencies by 1.
-void parse_rope(Fields& f, ModelConfig& c) {
-  constexpr double kMaxTheta = 1e12;
-  c.rotation.theta = f.real_or("rope_theta", c.family->rope_theta, 1.0, kMaxTheta);
-  const Json* scaling = f.find("rope_scaling");
-  const char* key = scaling != nullptr && !scaling->empty() ? "rope_scaling" : "rope_parameters";
-  const Json* rope = f.find(key);
-  parse_rotary_dim(f, key, rope, c);
-  const Json usual = *c.family->rope_parameters != 0 ? Json::parse(c.family->rope_parameters)
-                                                     : Json();
-  if (rope == nullptr && usual.is_object()) rope = &usual;
-  if (rope == nullptr) return;
-  if (!rope->is_object()) return f.refuse(strf("\"%s\" must be an object", key));
-  const Json type = rope->value("rope_type", rope->value("type", Json("default")));
-  const bool plain = type == "default" || (type == "linear" && rope->value("factor", Json()) == 1);
-  if (!plain && type != "yarn") {
-    return f.refuse(strf("\"%s\" asks for %s; only the default rotary embedding and \"yarn\" are "
-                         "implemented",
-                         key, Fields::shown(type).c_str()));
-  }
-  for (const auto& [name, value] : rope->items()) {
-    if (!value.is_object()) continue;
-    return f.refuse(
-        strf("\"%s\" has parameters of its own for \"%s\"; only one rotary "
-             "embedding for all layers is implemented",
-             key, printable(name, 60).c_str()));
-  }
-  Fields inner(*rope, "");
-  const double theta = inner.real_or("rope_theta", c.rotation.theta, 1.0, kMaxTheta);
-  if (!inner.status().ok()) {
-    return f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
-  }
-  if (f.find("rope_theta") != nullptr && theta != c.rotation.theta) {
-    return f.refuse(strf("\"rope_theta\" and \"%s\" differ", key));
-  }
-  c.rotation.theta = theta;
-  if (type == "yarn") parse_yarn(f, key, *rope, c);
 }
 
 // Names the layers with the window, of a family that says so for each: those that the file lists,
@@ -387,13 +357,15 @@ void check_totals(Fields& f, const ModelConfig& c) {
   const __int128 d = c.hidden_size;
   const __int128 attention = (d + 1) * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads) +
                              d * (4 * d * (c.conv_width > 0) + c.conv_width) + d + c.num_heads;
+  const __int128 latents = (__int128{c.query_rank} + c.kv_rank) *
+                           (d + 1 + 2 * __int128{c.num_heads} * c.head_dim);
   const __int128 dense = 3 * d * c.intermediate_size;
   const __int128 experts = (d + 2) * c.num_experts * (2 + 3 * __int128{c.moe_intermediate_size}) +
                            kCorrectionParts * c.num_experts +
                            d * (1 + 3 * __int128{c.shared_intermediate_size});
   const __int128 norms = 4 * d + 2 * c.head_dim;
   const int64_t moe = c.num_moe_layers();
-  const __int128 total = 2 * d * c.vocab_size + c.num_layers * (attention + norms) +
+  const __int128 total = 2 * d * c.vocab_size + c.num_layers * (attention + latents + norms) +
                          (c.num_layers - moe) * dense + moe * experts;
   constexpr int64_t kMaxParameters = std::numeric_limits<int64_t>::max() / 64;
   if (total > kMaxParameters)
@@ -444,6 +416,13 @@ AttentionSizes attention_shape(const ModelConfig& config) {
   attention.heads = config.num_heads;
   attention.kv_heads = config.num_kv_heads;
   attention.head_dim = attention.value_head_dim = config.head_dim;
+  if (config.latent()) {
+    attention.head_dim = config.key_dim();
+    attention.value_head_dim = config.value_head_dim;
+    attention.kv_rank = config.kv_rank;
+    attention.query_rank = config.query_rank;
+    attention.rope_head_dim = config.rope_head_dim;
+  }
   attention.qkv_bias = config.qkv_bias;
   attention.output_bias = config.output_bias();
   attention.sinks = config.family->sinks;

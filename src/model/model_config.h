@@ -26,6 +26,12 @@ struct ModelConfig {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;           // not hidden_size / num_heads
+  // Latent attention if kv_rank > 0 (AttentionSizes): then a head has the longer of its key and its
+  // value as head_dim. query_rank 0: queries come straight from the residual.
+  int64_t kv_rank = 0, query_rank = 0;
+  int64_t plain_head_dim = 0, rope_head_dim = 0, value_head_dim = 0;
+  bool rope_neighbours = true;    // LatentShape (kernels/ops.h)
+  double query_scale = 1.0;
   int64_t intermediate_size = 0;  // ffn of dense layers
   int64_t moe_intermediate_size = 0;  // ffn of one expert
   int64_t shared_intermediate_size = 0;  // ffn of the expert that every token visits; 0: none
@@ -66,6 +72,8 @@ struct ModelConfig {
   // dense ones, experts exist, and the sparse step divides layer + 1.
   bool is_moe_layer(int64_t layer) const;
   int64_t num_moe_layers() const;
+  bool latent() const { return kv_rank > 0; }
+  int64_t key_dim() const { return plain_head_dim + rope_head_dim; }  // latent attention's
   bool output_bias() const { return family->output_bias && qkv_bias; }
   // The layer has a gated short convolution in attention's place.
   bool is_conv_layer(int64_t layer) const;

@@ -14,6 +14,7 @@ RouterShape Blocks::router_shape() const {
   shape.least_sum = c_.family->least_sum;
   shape.groups = c_.expert_groups;
   shape.groups_chosen = c_.expert_groups_chosen;
+  shape.group_by_best = c_.family->groups_by_best;
   return shape;
 }
 

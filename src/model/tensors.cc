@@ -64,6 +64,7 @@ class TableBuilder {
   void head(const ModelConfig& c);
   // `layer`: the names' first part.
   void attention(const ModelConfig& c, const std::string& layer);
+  void latent_attention(const ModelConfig& c, const std::string& layer);
   void convolution(const ModelConfig& c, const std::string& layer);
   void matrix(TensorRole role, const std::string& name, int64_t rows, int64_t columns) {
     add(role, name, {rows, columns}, true, TensorInit::kNormal);
@@ -128,6 +129,24 @@ void TableBuilder::attention(const ModelConfig& c, const std::string& layer) {
   if (c.output_bias()) bias(TensorRole::kOutputBias, prefix + "o_proj.bias", c.hidden_size);
 }
 
+// Norms of the two latents have the roles of norms on queries and keys.
+void TableBuilder::latent_attention(const ModelConfig& c, const std::string& layer) {
+  const std::string prefix = layer + "self_attn.";
+  const int64_t d = c.hidden_size, queries = c.num_heads * c.key_dim();
+  const int64_t from_latent = c.num_heads * (c.plain_head_dim + c.value_head_dim);
+  const bool ranked = c.query_rank > 0;
+  matrix(TensorRole::kQuery, prefix + (ranked ? "q_a_proj.weight" : "q_proj.weight"),
+         ranked ? c.query_rank : queries, d);
+  matrix(TensorRole::kLatent, prefix + "kv_a_proj_with_mqa.weight", c.kv_rank + c.rope_head_dim, d);
+  if (ranked) {
+    norm(TensorRole::kQueryNorm, prefix + "q_a_layernorm.weight", c.query_rank);
+    matrix(TensorRole::kQueryHeads, prefix + "q_b_proj.weight", queries, c.query_rank);
+  }
+  norm(TensorRole::kKeyNorm, prefix + "kv_a_layernorm.weight", c.kv_rank);
+  matrix(TensorRole::kLatentHeads, prefix + "kv_b_proj.weight", from_latent, c.kv_rank);
+  matrix(TensorRole::kOutput, layer + c.family->output, d, c.num_heads * c.value_head_dim);
+}
+
 void TableBuilder::convolution(const ModelConfig& c, const std::string& layer) {
   const int64_t d = c.hidden_size;
   matrix(TensorRole::kConvInput, layer + "conv.in_proj.weight", 3 * d, d);
@@ -147,6 +166,8 @@ void TableBuilder::layer(const ModelConfig& c, int64_t layer) {
   norm(TensorRole::kInputNorm, prefix + c.family->norm1, c.hidden_size);
   if (c.is_conv_layer(layer)) {
     convolution(c, prefix);
+  } else if (c.latent()) {
+    latent_attention(c, prefix);
   } else {
     attention(c, prefix);
   }

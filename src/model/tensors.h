@@ -12,8 +12,8 @@
 // A router's correction is an fp32 number for each expert, and near-ties are decided by its last
 // bits. So that weights of bf16 lose none of them it lies in its record as three parts, whose sum
 // it is and which bf16 holds exactly (split_correction). Nothing trains it: its gradient stays
-// zero. The q, k and v projections are neighbours, as are their biases, and as are gate and up and
-// theirs: each group is computed with as one matrix or vector.
+// zero. The q, k and v projections (or those to latents) are neighbours, as are their biases, and
+// as are gate and up and theirs: each group is computed with as one matrix or vector.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,10 @@ enum class TensorInit : uint8_t { kNormal, kOnes, kZeros };
 enum class TensorRole : uint8_t {
   kEmbedding,
   kInputNorm,
-  kQuery,
+  kQuery,        // latent attention: of the latent of queries, if they have one
+  kLatent,       // of keys' and values' latent, and of the part of keys that is rotated
+  kQueryHeads,   // from the latent of queries
+  kLatentHeads,  // from the latent of keys and values
   kKey,
   kValue,
   kQueryBias,

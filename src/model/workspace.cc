@@ -47,6 +47,30 @@ void lay_out_attention_results(WorkspaceArena& arena, const ModelShape& model,
   }
   a.out = arena.take_bytes(t * mixing.mixed(model) * mat);
   if (mixing.attends) a.lse = arena.take<float>(t * sizes.heads);
+  if (!mixing.attends || !sizes.latent()) return;
+  if (sizes.query_rank > 0) {
+    a.q_latent = arena.take_bytes(t * sizes.query_rank * mat);
+    a.q_normed = arena.take_bytes(t * sizes.query_rank * mat);
+  }
+  a.kv_latent = arena.take_bytes(t * sizes.kv_rank * mat);
+  a.kv_normed = arena.take_bytes(t * sizes.kv_rank * mat);
+}
+
+// Lays out what only one task uses.
+void lay_out_latents(WorkspaceArena& arena, const AttentionSizes& sizes, int64_t tokens,
+                     DType dtype, bool training, AttentionSpace& a) {
+  const int64_t element = tokens * dtype_bytes(dtype), queries = sizes.heads * sizes.head_dim;
+  const int64_t plain = sizes.head_dim - sizes.rope_head_dim;
+  const bool ranked = sizes.query_rank > 0;
+  const int64_t projected =
+      (ranked ? sizes.query_rank : queries) + sizes.kv_rank + sizes.rope_head_dim;
+  a.latents = arena.take_bytes(projected * element);
+  if (ranked) a.queries = arena.take_bytes(queries * element);
+  a.keys_values = arena.take_bytes(sizes.heads * (plain + sizes.value_head_dim) * element);
+  if (sizes.value_head_dim < sizes.head_dim) {
+    a.cut = arena.take_bytes(sizes.heads * sizes.value_head_dim * element);
+  }
+  if (training) a.dlatents = arena.take_bytes(projected * element);
 }
 
 AttentionSpace lay_out_attention(WorkspaceArena& arena, const ModelShape& model,
@@ -56,6 +80,9 @@ AttentionSpace lay_out_attention(WorkspaceArena& arena, const ModelShape& model,
   AttentionSpace a;
   lay_out_attention_results(arena, model, size, mixing, a);
   a.projected = arena.take_bytes(t * model.hidden_size * mat);
+  if (model.attention.latent()) {
+    lay_out_latents(arena, model.attention, t, size.dtype, size.training, a);
+  }
   if (!size.training) return a;
   a.dout = arena.take_bytes(t * mixing.mixed(model) * mat);
   a.dqkv = arena.take_bytes(t * mixing.projected(model) * mat);
@@ -121,12 +148,6 @@ OpSizes op_sizes(const ModelShape& model, const WorkspaceSize& size) {
     sizes.gradient_elements = std::max(sizes.gradient_elements, record.num_elements);
   }
   return sizes;
-}
-
-int64_t latent_bytes(const ModelShape& model, const WorkspaceSize& size) {
-  const AttentionSizes& a = model.attention;
-  const int64_t latents = a.latent() ? a.query_rank + a.kv_rank + a.rope_head_dim : 0;
-  return 2 * latents * size.microbatch_tokens * dtype_bytes(size.dtype);
 }
 
 }  // namespace
@@ -263,7 +284,7 @@ int64_t workspace_bytes(const ModelShape& model, const WorkspaceSize& size, int 
   Workspace step;
   ExpertSpace expert;
   lay_out_workspace(arena, model, size, device, step, expert);
-  return align_up(arena.used, kIoAlign) + align_up(latent_bytes(model, size), kIoAlign);
+  return align_up(arena.used, kIoAlign);
 }
 
 }  // namespace pagoda

@@ -92,6 +92,17 @@ struct AttentionSpace {
   void* projected = nullptr;  // (T, d) mat
   void* dout = nullptr;       // (T, heads head_dim) mat, training
   void* dqkv = nullptr;       // like qkv, training
+  // Latent attention (model/latent_block.cc). P: all that a token is projected to; q, c: ranks of
+  // queries and of keys and values; a value has v numbers. The backward reads the first four.
+  void* q_latent = nullptr;   // (T, q) mat, if queries have a latent; q_rstd is its norm's
+  void* q_normed = nullptr;   // (T, q) mat
+  void* kv_latent = nullptr;  // (T, c) mat; k_rstd is its norm's
+  void* kv_normed = nullptr;  // (T, c) mat
+  void* latents = nullptr;    // (T, P) mat
+  void* queries = nullptr;    // (T, heads, plain + rotated) mat, from q_normed
+  void* keys_values = nullptr;  // (T, heads, plain + v) mat
+  void* cut = nullptr;        // (T, heads v) mat: out without zeros; nullptr: it has none
+  void* dlatents = nullptr;   // like latents, training
 };
 
 // The MLP of a dense layer or of a shared expert; f is the larger of their widths.
@@ -210,8 +221,7 @@ struct ExpertSpace {
 void lay_out_workspace(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size,
                        int device, Workspace& step, ExpertSpace& expert);
 
-// Bytes of the device's arena that the workspaces take, from its start. With latent attention,
-// which is planned for and not yet trained, they include its latents.
+// Bytes of the device's arena that the workspaces take, from its start.
 int64_t workspace_bytes(const ModelShape& model, const WorkspaceSize& size, int device);
 
 }  // namespace pagoda

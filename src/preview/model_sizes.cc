@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "model/json.h"
-#include "preview/planned_family.h"
 
 namespace pagoda {
 namespace {
@@ -26,14 +25,9 @@ Result<ModelSizes> parse_model_sizes(const std::string& json, const std::string&
   if (root.is_object() && root.contains("model_type") && root["model_type"].is_string()) {
     model.family = root["model_type"].get<std::string>();
   }
-  if (is_planned_family(model.family)) {
-    ASSIGN_OR_RETURN(const ModelShape shape, planned_family_shape(root, where));
-    ASSIGN_OR_RETURN(model.shape, checked(shape, where));
-    return model;
-  }
   ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::parse(json, where));
   ASSIGN_OR_RETURN(model.shape, checked(model_shape(config), where));
-  model.trained = std::move(config);
+  model.config = std::move(config);
   return model;
 }
 

@@ -184,9 +184,6 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
     RETURN_IF_ERROR(check_layers(model.shape, setup));
     RETURN_IF_ERROR(check_ranks(model.shape, setup));
     const RunShape shape = make_run_shape(model.shape, setup);
-    // Families that are trained are planned with the workspace that `train` takes, which has room
-    // for the sums of every record.
-    if (!model.trained) setup.size.records = std::ssize(shape.records);
     rank.group = choose_group(shape, model.shape, setup, rank.device_bytes);
     blocks = std::min(blocks, rank.group.blocks);
   }

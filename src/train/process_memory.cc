@@ -28,12 +28,13 @@ KernelSizes kernel_sizes(const ModelConfig& config, const WorkspaceSize& size) {
   sizes.dtype = size.dtype;
   sizes.input_dim = std::max({config.hidden_size, config.num_heads * config.head_dim,
                               config.moe_intermediate_size, config.intermediate_size,
-                              config.shared_intermediate_size});
+                              config.shared_intermediate_size, config.kv_rank,
+                              config.query_rank});
   const int64_t qkv_dim = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
   // Gradients of biases are summed as those of norms are.
   const int64_t biased = config.family->limited_experts ? 2 * config.moe_intermediate_size : 0;
   sizes.row_dim = std::max({config.hidden_size, qkv_dim, config.conv_width * config.hidden_size,
-                            biased});
+                            biased, config.kv_rank, config.query_rank});
   sizes.head_dim = config.head_dim;
   sizes.heads = config.num_heads;
   sizes.windows = config.sliding_window > 0;

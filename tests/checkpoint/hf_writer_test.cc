@@ -146,7 +146,9 @@ INSTANTIATE_TEST_SUITE_P(Families, RoundTrip,
                                          "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
                                          "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused",
                                          "glm4_moe", "glm4_moe_fused", "lfm2_moe",
-                                         "lfm2_moe_fused", "gpt_oss"));
+                                         "lfm2_moe_fused", "gpt_oss", "deepseek_v2",
+                                         "deepseek_v2_fused", "deepseek_v3", "deepseek_v3_fused",
+                                         "glm4_moe_lite", "glm4_moe_lite_fused"));
 
 // Quantised experts leave as bf16, as Transformers would have written what it makes of them.
 TEST_F(Writer, Mxfp4LeavesAsBf16) {

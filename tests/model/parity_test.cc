@@ -90,7 +90,10 @@ INSTANTIATE_TEST_SUITE_P(Models, Fp32Parity,
                                          "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
                                          "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused",
                                          "glm4_moe", "glm4_moe_fused", "lfm2_moe",
-                                         "lfm2_moe_fused", "gpt_oss", "gpt_oss_mxfp4"));
+                                         "lfm2_moe_fused", "gpt_oss", "gpt_oss_mxfp4",
+                                         "deepseek_v2", "deepseek_v2_fused", "deepseek_v3",
+                                         "deepseek_v3_fused", "glm4_moe_lite",
+                                         "glm4_moe_lite_fused"));
 
 // What config.json says of the pad token; empty: nothing, so that the family's own counts.
 struct PadToken {
@@ -206,7 +209,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Curve{"qwen2_moe_fused", "qwen2_moe/curve.safetensors", 20},
                     Curve{"glm4_moe", "glm4_moe/curve.safetensors", 20},
                     Curve{"lfm2_moe_fused", "lfm2_moe/curve.safetensors", 20},
-                    Curve{"gpt_oss_mxfp4", "gpt_oss/curve.safetensors", 20}),
+                    Curve{"gpt_oss_mxfp4", "gpt_oss/curve.safetensors", 20},
+                    Curve{"deepseek_v2", "deepseek_v2/curve.safetensors", 20},
+                    Curve{"deepseek_v3_fused", "deepseek_v3/curve.safetensors", 20},
+                    Curve{"glm4_moe_lite", "glm4_moe_lite/curve.safetensors", 20}),
     [](const auto& info) { return std::string(info.param.model); });
 
 // With the reference's routing, our bf16 may be at most half as far again from fp32 as the
@@ -287,7 +293,8 @@ TEST_P(Bf16Parity, DistanceToFp32) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Bf16Parity,
                          testing::Values("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe",
-                                         "glm4_moe", "lfm2_moe", "gpt_oss"));
+                                         "glm4_moe", "lfm2_moe", "gpt_oss", "deepseek_v2",
+                                         "deepseek_v3", "glm4_moe_lite"));
 
 }  // namespace
 }  // namespace pagoda

@@ -153,6 +153,42 @@ TEST(TensorTable, GptOsssFilesHaveTheirNames) {
   }
 }
 
+// Names and shapes are those of Transformers 5.23 (models/deepseek_v3).
+TEST(TensorTable, LatentAttentionHasItsNames) {
+  Json json = tiny_config();
+  json.merge_patch({{"model_type", "deepseek_v3"}, {"n_routed_experts", 16}, {"kv_lora_rank", 10},
+                    {"num_key_value_heads", 4},
+                    {"q_lora_rank", 6}, {"qk_nope_head_dim", 5}, {"qk_rope_head_dim", 2},
+                    {"v_head_dim", 8}, {"first_k_dense_replace", 1}});
+  using Shapes = std::map<std::string, std::vector<int64_t>>;
+  const auto shapes_of = [&] {
+    const TensorTable table = TensorTable::make(config_of(json));
+    Shapes shapes;
+    for (const TensorSpec& tensor : table.tensors) shapes[tensor.name] = tensor.stored_shape();
+    const int64_t layer = table.layer(1), q = table.find(layer, TensorRole::kQuery);
+    EXPECT_EQ(table.offset(layer, TensorRole::kLatent) - table.offset(layer, TensorRole::kQuery),
+              table.tensors[q].num_elements())
+        << "both are one matrix to multiply";
+    return shapes;
+  };
+  Shapes want = {{"self_attn.q_a_proj.weight", {6, 16}},
+                 {"self_attn.q_a_layernorm.weight", {6}},
+                 {"self_attn.q_b_proj.weight", {28, 6}},
+                 {"self_attn.kv_a_proj_with_mqa.weight", {12, 16}},
+                 {"self_attn.kv_a_layernorm.weight", {10}},
+                 {"self_attn.kv_b_proj.weight", {52, 10}},
+                 {"self_attn.o_proj.weight", {16, 32}},
+                 {"mlp.gate.e_score_correction_bias", {16}},
+                 {"mlp.shared_experts.up_proj.weight", {12, 16}}};
+  for (const auto& [name, shape] : want) {
+    EXPECT_EQ(shapes_of()["model.layers.1." + name], shape) << name;
+  }
+  json["q_lora_rank"] = nullptr;
+  const Shapes straight = shapes_of();
+  EXPECT_EQ(straight.at("model.layers.1.self_attn.q_proj.weight"), (std::vector<int64_t>{28, 16}));
+  EXPECT_FALSE(straight.contains("model.layers.1.self_attn.q_a_layernorm.weight"));
+}
+
 // Element (2, 1) of the second part of a block of two matrices (3, 4), counted by hand.
 TEST(TensorTable, OrderInABlock) {
   BlockOrder turned{.rows = 3, .columns = 4, .turns = 2, .turn = 1, .transposed = false};

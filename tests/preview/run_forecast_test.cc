@@ -78,9 +78,9 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
       MachineSheet sheet = machine("cpu-2-cores");
       const PlannedRun planned = planned_run(model, run.config(), sheet).take();
       SessionOptions options = session_options(run.config());
-      const MemoryPlan memory = Session::plan(*model.trained, options).take();
+      const MemoryPlan memory = Session::plan(model.config, options).take();
       options.size.group_blocks = memory.group_blocks;
-      const RunShape shape = make_run_shape(model_shape(*model.trained), options);
+      const RunShape shape = make_run_shape(model_shape(model.config), options);
       expect_equal(planned.shape, shape);
       const RunForecast plan = forecast_run(model, run.config(), sheet, kFinePlan).take();
       EXPECT_TRUE(plan.fits.ok()) << plan.fits.message();
@@ -103,7 +103,7 @@ TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
     run.config().train.devices = cpus(devices);
     run.config().plan.group_blocks = 1;  // whatever the budget
     const ModelSizes model = read_model_sizes(run.config().model.path).take();
-    const ModelConfig& trained = *model.trained;
+    const ModelConfig& trained = model.config;
     SessionOptions options = session_options(run.config());
     const int64_t whole = Session::plan(trained, options).take().whole_device_bytes;
     const int64_t all = most_kept_bytes(trained, options), layers = trained.num_layers;

@@ -283,6 +283,10 @@ constexpr const char* kLfm2 = R"({"architectures": ["Lfm2MoeForCausalLM"],
 constexpr const char* kGptOss = R"({"architectures": ["GptOssForCausalLM"],
   "model_type": "gpt_oss", "intermediate_size": 24, "sliding_window": 5, "swiglu_limit": 1.0,
   "attention_bias": true})";
+constexpr const char* kLatent = R"({"architectures": ["DeepseekV3ForCausalLM"],
+  "model_type": "deepseek_v3", "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
+  "first_k_dense_replace": 1, "num_key_value_heads": 4, "kv_lora_rank": 20, "q_lora_rank": 14,
+  "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6})";
 constexpr const char* kTied = R"({"tie_word_embeddings": true})";
 
 const LayerBufferRow kLayerBufferRows[] = {
@@ -344,6 +348,13 @@ const LayerBufferRow kLayerBufferRows[] = {
      1,
      0,
      8},
+    {{.what = "latent attention", .seed = 48, .resumed = true}, kLatent},
+    {{.what = "latent attention on three devices, every switch",
+      .seed = 49,
+      .devices = "cpu*3",
+      .page_slots = 1,
+      .plan = kAll},
+     kLatent},
     {{.what = "fp32", .drive = Drive::kThreads}, "{}", DType::kF32},
     {{.what = "one shard", .seed = 31, .resumed = true}, "{}", DType::kBF16, 1, 1},
     {{.what = "chunks of two shards, two devices", .seed = 32, .devices = "cpu*2", .plan = kGroups},

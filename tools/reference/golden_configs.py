@@ -1,7 +1,8 @@
 """The configurations of the models in tests/golden."""
 
-from transformers import (Glm4MoeConfig, GptOssConfig, Lfm2MoeConfig, LlamaConfig, MixtralConfig,
-                          OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig)
+from transformers import (DeepseekV2Config, DeepseekV3Config, Glm4MoeConfig, Glm4MoeLiteConfig,
+                          GptOssConfig, Lfm2MoeConfig, LlamaConfig, MixtralConfig, OlmoeConfig,
+                          Qwen2MoeConfig, Qwen3MoeConfig)
 
 from reference.random_sizes import COMMON
 
@@ -71,6 +72,35 @@ GPT_OSS = GptOssConfig(
     rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 4.0,
                      "beta_slow": 0.2, "truncate": False, "original_max_position_embeddings": 32},
     **FAMILY)
+
+# Values are shorter than keys, queries have no latent, YaRN scales the scores, and groups are
+# chosen by their best.
+DEEPSEEK_V2 = DeepseekV2Config(
+    intermediate_size=40, moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2,
+    n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.5, n_group=3, topk_group=2,
+    topk_method="group_limited_greedy", kv_lora_rank=20, q_lora_rank=None, qk_nope_head_dim=8,
+    qk_rope_head_dim=4, v_head_dim=6,
+    rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 4.0,
+                     "beta_slow": 0.2, "mscale": 0.707, "mscale_all_dim": 0.8,
+                     "original_max_position_embeddings": 32},
+    **(FAMILY | dict(num_hidden_layers=3)))
+
+DEEPSEEK_V3 = DeepseekV3Config(
+    num_key_value_heads=4, intermediate_size=40, moe_intermediate_size=24, n_routed_experts=6,
+    num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=1.5,
+    n_group=3, topk_group=2, kv_lora_rank=20, q_lora_rank=14, qk_nope_head_dim=8,
+    qk_rope_head_dim=4, v_head_dim=6, num_nextn_predict_layers=0,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    **(FAMILY | dict(num_hidden_layers=3)))
+
+# Values are longer than keys, and rotated pairs are halves.
+GLM4_LITE = Glm4MoeLiteConfig(
+    num_key_value_heads=4, intermediate_size=40, moe_intermediate_size=24, n_routed_experts=6,
+    num_experts_per_tok=2, n_shared_experts=1, mlp_layer_types=["sparse", "dense", "sparse"],
+    routed_scaling_factor=1.5, kv_lora_rank=20, q_lora_rank=14, qk_nope_head_dim=6,
+    qk_rope_head_dim=4, v_head_dim=12, rope_interleave=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    **(FAMILY | dict(num_hidden_layers=3)))
 
 LLAMA = LlamaConfig(
     num_key_value_heads=2, intermediate_size=24, rms_norm_eps=1e-5, tie_word_embeddings=True,

@@ -106,7 +106,7 @@ def num_experts_of(config):
 
 def is_sigmoid_router(model):
     """DeepSeek-V3's kind: sigmoid scores, perhaps with a correction of the choice and groups."""
-    return model.config.model_type in ("glm4_moe", "lfm2_moe")
+    return model.config.model_type in ("glm4_moe", "lfm2_moe", "deepseek_v3", "glm4_moe_lite")
 
 
 def routers_of(model):
@@ -141,6 +141,8 @@ def balance_loss(model, router_logits, padding=None):
         if padding is not None:
             router_logits = [x[padding.flatten() == 0] for x in router_logits]
         return balance_loss_imposed(model, router_logits, top_experts(model, router_logits)[0])
+    if config.model_type == "deepseek_v2" and padding is None:  # Transformers has none
+        return balance_loss_imposed(model, router_logits, top_experts(model, router_logits)[0])
     mask = None if padding is None else 1 - padding
     return load_balancing_loss_func(tuple(router_logits), num_experts_of(config),
                                     config.num_experts_per_tok, mask)
@@ -169,6 +171,18 @@ def top_by_sigmoids(model, router, logits):
     return index[:, :-1], min(gap, float((value[:, -2] - value[:, -1]).min()))
 
 
+def best_groups(router, probs):
+    """Scores of DeepSeek-V2's best groups, others' 0, and the gap to the first refused group."""
+    groups = probs.view(len(probs), router.num_group, -1)
+    best = groups.max(dim=-1).values
+    if router.topk_group == router.num_group:
+        return probs, float("inf")
+    value, index = best.topk(router.topk_group + 1, dim=-1)
+    kept = torch.zeros_like(best).scatter_(1, index[:, :-1], 1.0).bool()
+    gap = float((value[:, -2] - value[:, -1]).min())
+    return groups.masked_fill(~kept[..., None], 0.0).flatten(1), gap
+
+
 def top_experts(model, router_logits):
     """Chosen experts per layer (tokens, top_k), largest first, and the smallest gap between the
     last chosen and the first refused probability."""
@@ -180,8 +194,12 @@ def top_experts(model, router_logits):
             gap = min(gap, least)
             chosen.append(index)
         return chosen, gap
-    for logits in router_logits:
-        value, index = torch.softmax(logits.detach().float(), dim=-1).topk(k + 1, dim=-1)
+    for logits, router in zip(router_logits, routers_of(model)):
+        probs = torch.softmax(logits.detach().float(), dim=-1)
+        if getattr(router, "topk_method", None) == "group_limited_greedy":
+            probs, least = best_groups(router, probs)
+            gap = min(gap, least)
+        value, index = probs.topk(k + 1, dim=-1)
         gap = min(gap, float((value[:, k - 1] - value[:, k]).min()))
         chosen.append(index[:, :k])
     return chosen, gap
@@ -213,7 +231,15 @@ def imposed_routing(model, experts):
         logits = F.linear(hidden, router.weight, router.bias)
         return logits, torch.softmax(logits.gather(-1, chosen), dim=-1), chosen
 
+    def by_deepseek_v2(router, chosen, hidden):
+        rows = hidden.reshape(-1, router.hidden_dim).float()
+        logits = F.linear(rows, router.weight.float())
+        value = torch.softmax(logits, dim=-1).gather(-1, chosen)
+        return logits, value * router.routed_scaling_factor, chosen
+
     def route(router, chosen, hidden, *_):
+        if model.config.model_type == "deepseek_v2":
+            return by_deepseek_v2(router, chosen, hidden)
         if model.config.model_type == "gpt_oss":
             return by_gpt_oss(router, chosen, hidden)
         if hasattr(router, "use_expert_bias"):

@@ -1,6 +1,7 @@
 """Configurations of random sizes and switches, by which a family is tried out."""
 
-from transformers import Glm4MoeConfig, GptOssConfig, Lfm2MoeConfig, MixtralConfig
+from transformers import (DeepseekV2Config, DeepseekV3Config, Glm4MoeConfig, Glm4MoeLiteConfig,
+                          GptOssConfig, Lfm2MoeConfig, MixtralConfig)
 
 COMMON = dict(max_position_embeddings=256, bos_token_id=None, eos_token_id=1)
 
@@ -86,6 +87,59 @@ def random_mixtral(draw):
         rope_parameters=random_yarn(draw), **COMMON)
 
 
+def random_latent(draw):
+    """What the families with latent attention have in common."""
+    heads, groups, size, layers = (draw.randint(1, 4), draw.randint(1, 4), draw.randint(2, 5),
+                                   draw.randint(1, 4))
+    chosen = draw.randint(1, groups)
+    size = max(size, 3) if groups == 1 else size
+    plain, rotated, value = draw.randint(1, 9), 2 * draw.randint(1, 5), draw.randint(1, 20)
+    plain += (plain + rotated) % 2
+    value += value % 2
+    return dict(
+        vocab_size=draw.randint(40, 150), hidden_size=8 * heads * draw.randint(1, 3),
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads,
+        intermediate_size=draw.randint(8, 60), moe_intermediate_size=4 * draw.randint(1, 10),
+        n_routed_experts=groups * size, num_experts_per_tok=draw.randint(2, min(4, chosen * size)),
+        n_group=groups, topk_group=chosen, n_shared_experts=draw.randint(1, 3),
+        first_k_dense_replace=draw.randint(0, layers - 1),
+        routed_scaling_factor=draw.choice([1.0, 0.7, 2.5]), kv_lora_rank=draw.randint(3, 30),
+        q_lora_rank=draw.choice([None, draw.randint(3, 30)]), qk_nope_head_dim=plain,
+        qk_rope_head_dim=rotated, v_head_dim=value, tie_word_embeddings=draw.random() < 0.5,
+        rms_norm_eps=draw.choice([1e-5, 1e-6]), initializer_range=0.2, pad_token_id=None,
+        rope_parameters=random_mscale(draw), **COMMON)
+
+
+def random_mscale(draw):
+    if draw.random() < 0.4:
+        return {"rope_type": "default", "rope_theta": draw.choice([1e4, 1e6])}
+    sizes = [{}, {"mscale": 0.707, "mscale_all_dim": 0.8}, {"mscale": 1.0, "mscale_all_dim": 1.0}]
+    return random_yarn(draw) | draw.choice(sizes)
+
+
+def random_deepseek_v2(draw):
+    """Even sizes, since Transformers sees rotated pairs as complex numbers."""
+    sizes = random_latent(draw)
+    for key in ("kv_lora_rank", "qk_nope_head_dim"):
+        sizes[key] += sizes[key] % 2
+    method = draw.choice(["greedy", "group_limited_greedy"])
+    return DeepseekV2Config(topk_method=method, **sizes)
+
+
+def random_deepseek_v3(draw):
+    return DeepseekV3Config(rope_interleave=draw.random() < 0.5, norm_topk_prob=draw.random() < 0.7,
+                            num_nextn_predict_layers=0, **random_latent(draw))
+
+
+def random_glm4_moe_lite(draw):
+    sizes = random_latent(draw)
+    layers = sizes["num_hidden_layers"]
+    kinds = [draw.choice(["dense", "sparse"]) for _ in range(layers - 1)] + ["sparse"]
+    del sizes["first_k_dense_replace"]
+    return Glm4MoeLiteConfig(rope_interleave=draw.random() < 0.5, mlp_layer_types=kinds, **sizes)
+
+
 # A draw (random.Random) gives the configuration.
 CONFIGS = {"glm4_moe": random_glm4, "lfm2_moe": random_lfm2, "gpt_oss": random_gpt_oss,
-           "mixtral": random_mixtral}
+           "mixtral": random_mixtral, "deepseek_v2": random_deepseek_v2,
+           "deepseek_v3": random_deepseek_v3, "glm4_moe_lite": random_glm4_moe_lite}

@@ -29,9 +29,8 @@ std::string model_text(const PlanReport& r) {
       line_of("model", strf("%s (%s): %s parameters, %s active", r.model.name.c_str(),
                             r.model.family.c_str(), grouped_digits(r.plan.parameters.total).c_str(),
                             grouped_digits(r.plan.parameters.active).c_str()));
-  text += line_of("", strf("%lld layers, %lld experts, top %lld%s", (long long)m.num_layers(),
-                           (long long)m.num_experts, (long long)m.experts_per_token,
-                           r.model.trained ? "" : "; planned for, not yet trained"));
+  text += line_of("", strf("%lld layers, %lld experts, top %lld", (long long)m.num_layers(),
+                           (long long)m.num_experts, (long long)m.experts_per_token));
   return text;
 }
 

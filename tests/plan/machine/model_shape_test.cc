@@ -343,8 +343,9 @@ TEST(ModelShape, OfAConfigHasTheParametersOfItsTensors) {
     std::mt19937 random(seed);
     const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(1 + random() % most); };
     const char* families[] = {"mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "glm4_moe",
-                              "lfm2_moe", "gpt_oss"};
-    const std::string family = families[random() % 7];
+                              "lfm2_moe", "gpt_oss", "deepseek_v2", "deepseek_v3",
+                              "glm4_moe_lite"};
+    const std::string family = families[random() % 10];
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << family);
     Json json = tiny_config();
     const int64_t kv_heads = up_to(3), heads = kv_heads * up_to(3), layers = up_to(5);
@@ -375,6 +376,16 @@ TEST(ModelShape, OfAConfigHasTheParametersOfItsTensors) {
       for (int64_t l = 0; l < layers; ++l) {
         json["layer_types"].push_back(random() % 2 == 0 ? "conv" : "full_attention");
       }
+    }
+    if (family.starts_with("deepseek") || family == "glm4_moe_lite") {
+      json.merge_patch({{"num_key_value_heads", heads},
+                        {"kv_lora_rank", up_to(20)},
+                        {"qk_rope_head_dim", 2 * up_to(3)},
+                        {"qk_nope_head_dim", 2 * up_to(5)},
+                        {"v_head_dim", 2 * up_to(9)},
+                        {"n_group", 1},
+                        {"topk_group", 1}});
+      if (random() % 2 == 0) json["q_lora_rank"] = up_to(20);
     }
     auto config = ModelConfig::parse(json.dump(), "config");
     ASSERT_TRUE(config.ok()) << config.status().message();
