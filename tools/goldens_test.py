@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reference.numpy_model import NumpyModel, from_mxfp4, read_safetensors
+from reference.numpy_model import NumpyModel, from_fp8, from_mxfp4, read_safetensors
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 
@@ -175,6 +175,16 @@ class Mxfp4Test(unittest.TestCase):
                 continue
             values = from_mxfp4(packed[f"{name}_blocks"], packed[f"{name}_scales"])
             np.testing.assert_array_equal(values.transpose(0, 2, 1), wanted, name)
+
+
+class Fp8Test(unittest.TestCase):
+    def test_files_hold_the_same_values(self):
+        plain = read_safetensors(GOLDEN / "deepseek_v3" / "model.safetensors")
+        packed = read_safetensors(GOLDEN / "deepseek_v3_fp8" / "model.safetensors")
+        for name, wanted in plain.items():
+            scales, got = packed.get(f"{name}_scale_inv"), packed[name]
+            got = got if scales is None else from_fp8(got, scales, (8, 4))
+            np.testing.assert_array_equal(got, wanted, name)
 
 
 class FusedTest(unittest.TestCase):

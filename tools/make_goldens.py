@@ -24,12 +24,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Mxfp4Config, get_constant_schedule_with_warmup
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from reference import moe as ref
 from reference import random_sizes
 from reference.golden_configs import (BF16, DEEPSEEK_V2, DEEPSEEK_V3, GLM4, GLM4_LITE, GPT_OSS,
                                       LFM2, LLAMA, MIXTRAL, OLMOE, QWEN2, TIED, TINY)
+from reference.packed_weights import FP8_BLOCK, fp8_matrices, from_fp8, mxfp4_experts
 
 # A chosen expert must beat the first refused one by this much, or rounding could choose otherwise.
 MIN_ROUTING_GAP = 1e-5
@@ -56,27 +58,14 @@ def make_model(config, seed):
                 parameter.copy_(1.0 + 0.1 * noise)
             else:
                 parameter.copy_(config.initializer_range * noise)
+        for name, (numbers, scales) in fp8_matrices(config, seed).items():
+            matrix = model.get_parameter(name)
+            matrix.copy_(from_fp8(numbers, scales).view(matrix.shape))
         for name, packed in mxfp4_experts(config, seed).items():
             model.get_parameter(name).copy_(convert_moe_packed_tensors(*packed))
         for _, correction in corrections(model):
             correction.copy_(0.1 * torch.randn(correction.shape, generator=generator))
     return model
-
-
-def mxfp4_experts(config, seed):
-    """Random experts of gpt-oss as its files have them: (numbers, scales) by parameter, for sizes
-    that MXFP4 can have."""
-    d, f = config.hidden_size, config.intermediate_size
-    if config.model_type != "gpt_oss" or d % 32 or f % 32:
-        return {}
-    generator, packed = torch.Generator().manual_seed(seed), {}
-    for layer in range(config.num_hidden_layers):
-        for name, rows, columns in (("gate_up_proj", 2 * f, d), ("down_proj", d, f)):
-            shape = (config.num_local_experts, rows, columns // 32)
-            packed[f"model.layers.{layer}.mlp.experts.{name}"] = (
-                torch.randint(0, 256, (*shape, 16), generator=generator, dtype=torch.uint8),
-                torch.randint(121, 125, shape, generator=generator, dtype=torch.uint8))
-    return packed
 
 
 def corrections(model):
@@ -345,10 +334,34 @@ def make_mxfp4(folder, seed):
         assert name == other and torch.equal(want, got), name
 
 
+def make_fp8(folder, seed):
+    """The model of `folder` with matrices in fp8, of which Transformers makes the model's."""
+    packed, plain = folder.with_name(folder.name + "_fp8"), load(folder, torch.bfloat16)
+    tensors = load_file(folder / "model.safetensors")
+    for of, values in enumerate(zip(*fp8_matrices(plain.config, seed).values())):
+        named = zip(fp8_matrices(plain.config, seed), values)
+        for name, value in ref.hub_tensors(named, "deepseek_v3"):
+            tensors[name + ("_scale_inv" if of else "")] = value.contiguous()
+    packed.mkdir()
+    save_file(tensors, packed / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3",
+                                     "activation_scheme": "dynamic",
+                                     "weight_block_size": list(FP8_BLOCK)}
+    (packed / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    for name, want in ref.hub_tensors(plain.named_parameters(), "deepseek_v3"):
+        if f"{name}_scale_inv" in tensors:  # from_pretrained would want a package more
+            got = Fp8Dequantize(None)._dequantize_one(tensors[name], tensors[f"{name}_scale_inv"],
+                                                      torch.bfloat16)
+            assert torch.equal(want, got.view(want.shape)), name
+
+
 def make_family(folder, config, seed, final_names):
     """One step in fp32 and bf16, the same model in the other layout of experts, and a curve."""
     model = make_bf16(folder, config, seed, MIDDLE_ROWS)
     make_mxfp4(folder, seed) if config.model_type == "gpt_oss" else make_fused(folder)
+    if config.model_type == "deepseek_v3":
+        make_fp8(folder, seed)
     make_curve(folder / "curve.safetensors", model, 20, final_names)
 
 
@@ -433,7 +446,8 @@ def make_random_sizes(folder, sizes_seed):
 def make_families(out, only=None, seed=None):
     for name, (config, own_seed, final_names) in FAMILIES.items():
         if only in (None, name):
-            for folder in (out / name, out / f"{name}_fused", out / f"{name}_mxfp4"):
+            for folder in (out / name, out / f"{name}_fused", out / f"{name}_mxfp4",
+                           out / f"{name}_fp8"):
                 shutil.rmtree(folder, ignore_errors=True)
             make_family(out / name, config, seed or own_seed, final_names)
 

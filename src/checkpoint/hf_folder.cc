@@ -18,6 +18,8 @@ namespace {
 constexpr int64_t kMaxIndexBytes = 100000000;
 constexpr size_t kMaxShards = 10000;
 constexpr int64_t kReadElements = int64_t{1} << 18;
+constexpr const char* kFp8Name = "F8_E4M3";
+constexpr const char* kFp8Scales = "_scale_inv";  // behind the name of the tensor that they are of
 
 Status bad_folder(const std::string& path, const std::string& why) {
   return Status(Exit::kBadData, printable(path) + ": " + why);
@@ -200,6 +202,7 @@ Status HfFolder::match_table() {
     const StoredTensor& tensor = stored[wanted[w].tensor];
     place_parts(tensor, wanted[w].where, tensor.scales.empty() ? Where() : wanted[w + 1].where);
   }
+  if (config_.fp8()) RETURN_IF_ERROR(match_fp8(others));
   return check_others(others);
 }
 
@@ -234,7 +237,7 @@ Status HfFolder::check_others(const std::vector<Other>& others) {
   size_t count = 0;
   for (const Other& other : others) {
     if (is_of_next_token_layer(other.entry->name)) {
-      RETURN_IF_ERROR(keep(other));
+      if (!config_.fp8()) RETURN_IF_ERROR(keep(other));  // an export is not quantised
       continue;
     }
     ASSIGN_OR_RETURN(const bool redundant, is_redundant(shards_[other.shard], *other.entry));
@@ -281,7 +284,8 @@ Status HfFolder::match_tensor(const StoredTensor& stored, bool scales, Where whe
     return several(path, 1, entry.name,
                    strf("is %s; MXFP4 is read as U8", printable(entry.dtype).c_str()));
   }
-  const auto dtype = mxfp4 ? StoredDType::kBF16 : stored_dtype_of(entry.dtype);
+  const bool fp8 = config_.fp8() && stored.in_order() && entry.dtype == kFp8Name;
+  const auto dtype = mxfp4 || fp8 ? StoredDType::kBF16 : stored_dtype_of(entry.dtype);
   if (!dtype) {
     return several(path, 1, entry.name,
                    strf("is %s; only F32, BF16 and F16 are read", printable(entry.dtype).c_str()));
@@ -297,7 +301,8 @@ void HfFolder::place_parts(const StoredTensor& stored, Where where, Where scales
     const TensorSpec& tensor = table_.tensors[part];
     Place& place = places_[part];
     const bool mxfp4 = !stored.scales.empty();  // read by whole lines, since scales are of many
-    place = {where, first, stored.in_order() && !mxfp4, {}, mxfp4, scales};
+    const bool fp8 = config_.fp8() && entry_at(where).dtype == kFp8Name;
+    place = {where, first, stored.in_order() && !mxfp4, {}, mxfp4, fp8, scales};
     if (!place.in_order) place.order = block_order(stored, p, tensor);
     // A block begins behind the last part of the one before.
     const bool ends = static_cast<int64_t>(p) % stored.turns == stored.turns - 1;
@@ -318,6 +323,69 @@ Status HfFolder::read_values(int64_t tensor, int64_t first, int64_t count, float
   return Status();
 }
 
+Status HfFolder::match_fp8(std::vector<Other>& others) {
+  std::unordered_map<std::string, Where> scales;
+  std::vector<Other> rest;
+  for (const Other& other : others) {
+    const SafetensorsFile& shard = shards_[other.shard];
+    if (other.entry->name.ends_with(kFp8Scales) && !is_of_next_token_layer(other.entry->name)) {
+      scales[other.entry->name] = {other.shard,
+                                   static_cast<size_t>(other.entry - shard.entries().data())};
+    } else {
+      rest.push_back(other);
+    }
+  }
+  others = std::move(rest);
+  for (size_t t = 0; t < places_.size(); ++t) {
+    Place& place = places_[t];
+    if (!place.fp8) continue;
+    const TensorSpec& spec = table_.tensors[t];
+    const std::string& name = entry_at(place.where).name;
+    const std::string& path = shards_[place.where.shard].path();
+    const auto found = scales.find(name + kFp8Scales);
+    if (spec.shape.size() != 2 || found == scales.end()) {
+      return several(path, 1, name, strf("is fp8 and has no \"%s\"", kFp8Scales));
+    }
+    const SafetensorsEntry& entry = entry_at(found->second);
+    const std::vector<int64_t> shape = {div_ceil(spec.shape[0], config_.fp8_rows),
+                                        div_ceil(spec.shape[1], config_.fp8_columns)};
+    if (entry.shape != shape || entry.dtype != "F32") {
+      return several(shards_[found->second.shard].path(), 1, entry.name,
+                     strf("is %s of shape %s, and must be F32 of %s",
+                          printable(entry.dtype).c_str(), shape_text(entry.shape).c_str(),
+                          shape_text(shape).c_str()));
+    }
+    place.scales = found->second;
+    scales.erase(found);
+  }
+  if (scales.empty()) return Status();
+  return several(shards_[scales.begin()->second.shard].path(), scales.size(),
+                 scales.begin()->first, "has no tensor in fp8");
+}
+
+// Whole rows of scales are read for the rows that the elements are of.
+Status HfFolder::read_fp8(int64_t tensor, int64_t first, int64_t count, float* out) const {
+  const Place& place = places_[static_cast<size_t>(tensor)];
+  const int64_t columns = table_.tensors[static_cast<size_t>(tensor)].shape[1];
+  const int64_t block = div_ceil(columns, config_.fp8_columns);  // scales of a row of blocks
+  std::vector<uint8_t> raw(static_cast<size_t>(count));
+  RETURN_IF_ERROR(shards_[place.where.shard].read(entry_at(place.where), first, raw.data(), count));
+  std::vector<float> scales(static_cast<size_t>(block));
+  int64_t held = -1;  // the row of blocks in `scales`
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = (first + i) / columns, column = (first + i) % columns;
+    if (row / config_.fp8_rows != held) {
+      held = row / config_.fp8_rows;
+      const int64_t bytes = block * int64_t{sizeof(float)};
+      RETURN_IF_ERROR(shards_[place.scales.shard].read(entry_at(place.scales), held * bytes,
+                                                       scales.data(), bytes));
+    }
+    const float scale = scales[static_cast<size_t>(column / config_.fp8_columns)];
+    out[i] = to_float(bf16_round(fp8_to_float(raw[static_cast<size_t>(i)]) * scale));
+  }
+  return Status();
+}
+
 Status HfFolder::read_entry(int64_t tensor, int64_t first, int64_t count, float* out) const {
   const auto t = static_cast<size_t>(tensor);
   const Place& place = places_[t];
@@ -330,6 +398,8 @@ Status HfFolder::read_entry(int64_t tensor, int64_t first, int64_t count, float*
     RETURN_IF_ERROR(shards_[place.scales.shard].read(entry_at(place.scales), first / kMxfp4Block,
                                                      scales.data(), count / kMxfp4Block));
     mxfp4_to_float(numbers.data(), scales.data(), count, out);
+  } else if (place.fp8) {
+    RETURN_IF_ERROR(read_fp8(tensor, first, count, out));
   } else {
     const int64_t bytes = stored_bytes(dtypes_[t]);
     const auto raw = std::make_unique<std::byte[]>(static_cast<size_t>(count * bytes));

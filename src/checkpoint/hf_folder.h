@@ -2,8 +2,8 @@
 //   config.json
 //   model.safetensors, or model.safetensors.index.json and the shards it names
 // Opening checks everything but the values: each tensor of the table is present once, with its
-// shape and as F32, BF16 or F16 (or as MXFP4, if config.json says so), and the folder holds no
-// other tensor but what Transformers ignores: the constants of rotary embeddings
+// shape and as F32, BF16 or F16 (or as MXFP4 or fp8, if config.json says so), and the folder holds
+// no other tensor but what Transformers ignores: the constants of rotary embeddings
 // (*.rotary_emb.inv_freq), where word embeddings are tied an lm_head.weight that is the embedding
 // byte for byte, and the layers that predict further tokens, of which all is kept as it is
 // (kept()). So no expert can be left random and no weight be dropped in silence. Values are checked
@@ -41,7 +41,8 @@ class HfFolder {
   const std::string& directory() const { return directory_; }
   const ModelConfig& config() const { return config_; }
   const TensorTable& table() const { return table_; }
-  // The stored type of each tensor, in table order; kBF16, which is exact, for MXFP4.
+  // The stored type of each tensor, in table order. kBF16 for MXFP4, which it holds exactly, and
+  // for fp8, whose products with their scales are rounded to it, as Transformers does.
   const std::vector<StoredDType>& dtypes() const { return dtypes_; }
   ExpertLayout layout() const { return layout_; }
   const std::vector<KeptTensor>& kept() const { return kept_; }
@@ -64,8 +65,8 @@ class HfFolder {
     int64_t first = 0;  // element of the entry that the tensor, or its block, begins at
     bool in_order = true;  // any elements can be read by themselves
     BlockOrder order;      // if not
-    bool mxfp4 = false;
-    Where scales;      // if so
+    bool mxfp4 = false, fp8 = false;
+    Where scales;      // if one of them
   };
   // A tensor that is not in the table.
   struct Other {
@@ -85,6 +86,9 @@ class HfFolder {
   // Whether a tensor that is not in the table changes nothing.
   Result<bool> is_redundant(const SafetensorsFile& file, const SafetensorsEntry& entry) const;
   Status match_tensor(const StoredTensor& stored, bool scales, Where where);
+  // Finds the scales of tensors in fp8 among others and takes them from there.
+  Status match_fp8(std::vector<Other>& others);
+  Status read_fp8(int64_t tensor, int64_t first, int64_t count, float* out) const;
   void place_parts(const StoredTensor& stored, Where where, Where scales);
   const SafetensorsEntry& entry_at(Where where) const {
     return shards_[where.shard].entries()[where.entry];

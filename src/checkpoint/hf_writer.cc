@@ -73,8 +73,8 @@ Result<HfWriter::Options> HfWriter::options_for(const std::string& directory,
   options.directory = directory;
   options.config_json = source.config().json;
   options.layout = source.layout();
-  if (source.config().mxfp4) {
-    options.layout = usual_layout(*source.config().family);
+  if (source.config().quantised()) {
+    if (source.config().mxfp4) options.layout = usual_layout(*source.config().family);
     options.config_json = config_unquantised(options.config_json);
   }
   options.dtypes = source.dtypes();

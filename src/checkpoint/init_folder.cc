@@ -81,7 +81,7 @@ Status init_folder(const InitOptions& options) {
     if (table.tensors[t].is_correction()) out.dtypes[t] = StoredDType::kF32;
   }
   ASSIGN_OR_RETURN(out.config_json,
-                   config_with_dtype(config.mxfp4 ? config_unquantised(text) : text, dtype,
+                   config_with_dtype(config.quantised() ? config_unquantised(text) : text, dtype,
                                      options.config_path));
   ASSIGN_OR_RETURN(HfWriter writer, HfWriter::create(out, table));
   RETURN_IF_ERROR(write_random_weights(config, table, options.seed, writer));

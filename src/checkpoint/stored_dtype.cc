@@ -120,6 +120,14 @@ void mxfp4_to_float(const uint8_t* numbers, const uint8_t* scales, int64_t count
   }
 }
 
+float fp8_to_float(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, fraction = bits & 7;
+  float magnitude = std::ldexp(static_cast<float>(fraction), -9);
+  if (exponent > 0) magnitude = std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
+  if (exponent == 15 && fraction == 7) magnitude = std::numeric_limits<float>::quiet_NaN();
+  return bits < 128 ? magnitude : -magnitude;
+}
+
 int64_t first_non_finite(const float* values, int64_t count) {
   constexpr uint32_t kExponent = 0x7f800000u;
   bool found = false;

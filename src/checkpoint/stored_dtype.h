@@ -28,6 +28,9 @@ void float_to_stored(StoredDType dtype, const float* in, int64_t count, void* ou
 // NaN. REQUIRES: `count` is a multiple of 32.
 void mxfp4_to_float(const uint8_t* numbers, const uint8_t* scales, int64_t count, float* out);
 
+// The number of an fp8 of 1 sign, 4 exponent and 3 fraction bits (E4M3, no infinities), exact.
+float fp8_to_float(uint8_t bits);
+
 // Index of the first NaN or infinity, or -1.
 int64_t first_non_finite(const float* values, int64_t count);
 

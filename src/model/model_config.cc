@@ -160,9 +160,10 @@ void parse_limited_experts(Fields& f, ModelConfig& c) {
   c.swiglu_limit = f.real_or("swiglu_limit", kLimit, 1e-3, 1e9);
   c.swiglu_offset = 1.0;
   if (c.moe_intermediate_size < 2) f.refuse("experts with biases need a width of at least 2");
-  const Json* quantised = f.find("quantization_config");
-  if (quantised == nullptr) return;
-  if (!quantised->is_object() || quantised->value("quant_method", Json()) != "mxfp4") {
+}
+
+void parse_mxfp4(Fields& f, const Json& quantised, ModelConfig& c) {
+  if (!quantised.is_object() || quantised.value("quant_method", Json()) != "mxfp4") {
     return f.refuse("\"quantization_config\" is not of \"quant_method\" \"mxfp4\", the only one "
                     "that is read");
   }
@@ -171,6 +172,27 @@ void parse_limited_experts(Fields& f, ModelConfig& c) {
   f.refuse(strf("\"hidden_size\" %lld or the experts' width %lld is no multiple of MXFP4's %lld",
                 (long long)c.hidden_size, (long long)c.moe_intermediate_size,
                 (long long)kMxfp4Block));
+}
+
+void parse_fp8(Fields& f, const Json& quantised, ModelConfig& c) {
+  const bool fp8 = quantised.is_object() && quantised.value("quant_method", Json()) == "fp8";
+  const Json block = fp8 ? quantised.value("weight_block_size", Json()) : Json();
+  const auto is_size = [](const Json& n) {
+    return n.is_number_integer() && n.get<int64_t>() >= 1 && n.get<int64_t>() <= kMaxSize;
+  };
+  if (!block.is_array() || block.size() != 2 || !is_size(block[0]) || !is_size(block[1])) {
+    return f.refuse("\"quantization_config\" is not of \"quant_method\" \"fp8\" with a "
+                    "\"weight_block_size\" of two sizes; only that and fp32, bf16 and fp16 weights "
+                    "are read");
+  }
+  c.fp8_rows = block[0].get<int64_t>();
+  c.fp8_columns = block[1].get<int64_t>();
+}
+
+void parse_quantised(Fields& f, ModelConfig& c) {
+  const Json* quantised = f.find("quantization_config");
+  if (quantised == nullptr) return;
+  c.family->limited_experts ? parse_mxfp4(f, *quantised, c) : parse_fp8(f, *quantised, c);
 }
 
 void parse_experts(Fields& f, ModelConfig& c) {
@@ -345,9 +367,6 @@ void refuse_unimplemented(Fields& f, const FamilySpec& family) {
     f.refuse("\"is_causal\" is not true; only attention to earlier tokens is implemented");
   }
   f.only("per_layer_config", Json::object());
-  if (!family.limited_experts && f.find("quantization_config") != nullptr) {
-    f.refuse("\"quantization_config\" is set; only fp32, bf16 and fp16 weights are read");
-  }
 }
 
 // Parameters must be countable in bytes of weights, master and moments, and their tensors in a
@@ -380,6 +399,7 @@ void parse_fields(Fields& f, ModelConfig& c) {
   parse_sizes(f, c);
   parse_pad_token(f, c);
   if (!c.family->dense) parse_experts(f, c);
+  parse_quantised(f, c);
   parse_layers(f, c);
   parse_attention(f, c);
   parse_rope(f, c);

@@ -41,6 +41,8 @@ struct ModelConfig {
   double swiglu_slope = 1.0, swiglu_offset = 0.0;  // SwigluShape (kernels/ops.h), of experts
   double swiglu_limit = std::numeric_limits<double>::infinity();
   bool mxfp4 = false;             // the experts' matrices are stored so
+  // Matrices may be stored in fp8, a scale for each block of so many rows and columns; 0: none is.
+  int64_t fp8_rows = 0, fp8_columns = 0;
   bool norm_topk_prob = false;
   bool router_correction = false;     // a number for each expert that only the choice takes
   int64_t expert_groups = 1, expert_groups_chosen = 1;  // RouterShape (kernels/ops.h)
@@ -73,6 +75,8 @@ struct ModelConfig {
   bool is_moe_layer(int64_t layer) const;
   int64_t num_moe_layers() const;
   bool latent() const { return kv_rank > 0; }
+  bool fp8() const { return fp8_rows > 0; }
+  bool quantised() const { return mxfp4 || fp8(); }
   int64_t key_dim() const { return plain_head_dim + rope_head_dim; }  // latent attention's
   bool output_bias() const { return family->output_bias && qkv_bias; }
   // The layer has a gated short convolution in attention's place.
@@ -83,9 +87,9 @@ struct ModelConfig {
   // Parses and checks (every field a positive size where it must be, products within int64, limits
   // of docs/reliability.md). Refuses families and features it does not implement by name: another
   // model_type or kind, rope_scaling but YaRN, clip_qkv, router noise, biases that the family has
-  // not, another activation, quantised weights but gpt-oss's MXFP4, expert groups that do not
-  // divide. Fields that Transformers accepts and ignores, such as another family's keys, are
-  // accepted. `where` names the file in errors (kBadData).
+  // not, another activation, quantised weights but gpt-oss's MXFP4 and fp8 in blocks, expert groups
+  // that do not divide. Fields that Transformers accepts and ignores, such as another family's
+  // keys, are accepted. `where` names the file in errors (kBadData).
   static Result<ModelConfig> parse(const std::string& json, const std::string& where,
                                    ModelKind kind = ModelKind::kMoe);
 };

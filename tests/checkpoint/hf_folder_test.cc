@@ -334,6 +334,62 @@ TEST_F(Folder, NamesWhatIsWrongWithMxfp4) {
   expect_refused({"mlp.experts.gate_up_proj\"", "is missing"});
 }
 
+// Files of fp8 with one thing wrong.
+TEST_F(Folder, NamesWhatIsWrongWithFp8) {
+  const std::string golden = std::string(PAGODA_GOLDEN_DIR) + "/deepseek_v3_fp8";
+  const std::string down = "model.layers.1.mlp.experts.2.down_proj.weight";
+  const std::string text = get_file(golden + "/model.safetensors");
+  put_file(in_ + "/config.json", get_file(golden + "/config.json"));
+  const auto with = [&](const std::function<void(Json&, std::string&)>& change) {
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, text.data(), 8);
+    Json header = Json::parse(text.substr(8, header_bytes));
+    std::string data = text.substr(8 + header_bytes);
+    change(header, data);
+    const std::string json = header.dump();
+    const uint64_t n = json.size();
+    put_file(in_ + "/model.safetensors",
+             std::string(reinterpret_cast<const char*>(&n), 8) + json + data);
+  };
+  with([](Json&, std::string&) {});
+  auto whole = HfFolder::open(in_);
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  const int64_t t = whole->table().find(whole->table().expert(1, 2), TensorRole::kDown);
+  std::vector<float> all(32 * 24), some(40);
+  ASSERT_TRUE(whole->read_tensor(t, all.data()).ok());
+  ASSERT_TRUE(whole->read_values(t, 180, 40, some.data()).ok());  // over a border of blocks
+  EXPECT_EQ(some, std::vector<float>(all.begin() + 180, all.begin() + 220));
+  with([&](Json& h, std::string&) { h[down + "_scale_inv"]["shape"] = {6, 4}; });
+  expect_refused({down + "_scale_inv", "F32 of shape (6, 4)", "F32 of (4, 6)"});
+  with([&](Json& h, std::string&) {
+    h[down + "_scales"] = h[down + "_scale_inv"];
+    h.erase(down + "_scale_inv");
+  });
+  expect_refused({down, "is fp8 and has no \"_scale_inv\""});
+  with([&](Json& h, std::string&) {
+    h["model.layers.1.mlp.gate.weight_scale_inv"] = h[down + "_scale_inv"];
+    h.erase(down + "_scale_inv");
+    h[down]["dtype"] = "U8";
+  });
+  expect_refused({down, "is U8; only F32, BF16 and F16 are read"});
+  const int64_t element = 3 * 24 + 5;
+  with([&](Json& h, std::string& data) {
+    data[h[down]["data_offsets"][0].get<size_t>() + element] = 0x7f;
+  });
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  const Status status = folder->read_tensor(t, all.data());
+  EXPECT_EQ(status.code(), Exit::kBadData);
+  EXPECT_NE(status.message().find(strf("element %lld", (long long)element)), std::string::npos)
+      << status.message();
+  // Without "quantization_config" they are of a type that is not read.
+  Json config = Json::parse(get_file(golden + "/config.json"));
+  config.erase("quantization_config");
+  put_file(in_ + "/config.json", config.dump());
+  with([](Json&, std::string&) {});
+  expect_refused({"is F8_E4M3; only F32, BF16 and F16 are read"});
+}
+
 TEST_F(Folder, SaysWhenThereIsNoModelOrTwo) {
   EXPECT_EQ(HfFolder::open(in_).status().code(), Exit::kNoInput);
   EXPECT_EQ(HfFolder::open(dir_.file("absent")).status().code(), Exit::kNoInput);

@@ -164,6 +164,17 @@ TEST_F(Writer, Mxfp4LeavesAsBf16) {
   EXPECT_TRUE(HfFolder::open(out_).ok());
 }
 
+TEST_F(Writer, Fp8LeavesAsBf16) {
+  const std::string golden = std::string(PAGODA_GOLDEN_DIR) + "/deepseek_v3";
+  auto folder = HfFolder::open(golden + "_fp8");
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  const Status written = export_weights(*weights_of_folder(folder.value()), folder.value(), out_);
+  ASSERT_TRUE(written.ok()) << written.message();
+  expect_holds(out_, RoundTrip::model_of(golden));
+  EXPECT_EQ(Json::parse(get_file(out_ + "/config.json")),
+            Json::parse(get_file(golden + "/config.json")));
+}
+
 // Pieces of any size, one of them the border between experts.
 TEST_F(Writer, PartsThatTakeTurnsMayComeInPieces) {
   const std::string golden = std::string(PAGODA_GOLDEN_DIR) + "/gpt_oss";

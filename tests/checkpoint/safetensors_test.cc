@@ -282,6 +282,21 @@ TEST(StoredDType, HalfRoundsToNearestEven) {
   }
 }
 
+// Numbers of the format's own table: least and largest of both kinds, 1, and NaN.
+TEST(StoredDTypes, Fp8) {
+  EXPECT_EQ(fp8_to_float(0x00), 0.0f);
+  EXPECT_EQ(fp8_to_float(0x01), 0x1p-9f);
+  EXPECT_EQ(fp8_to_float(0x07), 0x1.cp-7f);
+  EXPECT_EQ(fp8_to_float(0x08), 0x1p-6f);
+  EXPECT_EQ(fp8_to_float(0x38), 1.0f);
+  EXPECT_EQ(fp8_to_float(0x3c), 1.5f);
+  EXPECT_EQ(fp8_to_float(0x7e), 448.0f);
+  EXPECT_EQ(fp8_to_float(0xfe), -448.0f);
+  EXPECT_EQ(fp8_to_float(0xb8), -1.0f);
+  EXPECT_TRUE(std::signbit(fp8_to_float(0x80)));
+  for (const uint8_t nan : {0x7f, 0xff}) EXPECT_TRUE(std::isnan(fp8_to_float(nan)));
+}
+
 // Every byte with every scale, numbers written out.
 TEST(StoredDTypes, Mxfp4) {
   const double values[] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0.0, -.5, -1, -1.5, -2, -3, -4, -6};

@@ -17,7 +17,7 @@ std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_D
 // What a model is expected to compute does not depend on how its files hold the experts.
 std::string expected_of(const std::string& name) {
   std::string model = name;
-  for (const std::string suffix : {"_fused", "_mxfp4"}) {
+  for (const std::string suffix : {"_fused", "_mxfp4", "_fp8"}) {
     if (name.ends_with(suffix)) model.resize(name.size() - suffix.size());
   }
   return golden(model) + "/expected.safetensors";
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Fp32Parity,
                                          "glm4_moe", "glm4_moe_fused", "lfm2_moe",
                                          "lfm2_moe_fused", "gpt_oss", "gpt_oss_mxfp4",
                                          "deepseek_v2", "deepseek_v2_fused", "deepseek_v3",
-                                         "deepseek_v3_fused", "glm4_moe_lite",
+                                         "deepseek_v3_fused", "deepseek_v3_fp8", "glm4_moe_lite",
                                          "glm4_moe_lite_fused"));
 
 // What config.json says of the pad token; empty: nothing, so that the family's own counts.

@@ -88,7 +88,7 @@ DEEPSEEK_V2 = DeepseekV2Config(
 DEEPSEEK_V3 = DeepseekV3Config(
     num_key_value_heads=4, intermediate_size=40, moe_intermediate_size=24, n_routed_experts=6,
     num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=1.5,
-    n_group=3, topk_group=2, kv_lora_rank=20, q_lora_rank=14, qk_nope_head_dim=8,
+    n_group=3, topk_group=2, kv_lora_rank=20, q_lora_rank=16, qk_nope_head_dim=8,
     qk_rope_head_dim=4, v_head_dim=6, num_nextn_predict_layers=0,
     rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     **(FAMILY | dict(num_hidden_layers=3)))

@@ -5,7 +5,8 @@ import struct
 
 import numpy as np
 
-DTYPES = {"F32": np.float32, "I32": np.int32, "BF16": np.uint16, "U8": np.uint8}
+DTYPES = {"F32": np.float32, "I32": np.int32, "BF16": np.uint16, "U8": np.uint8,
+          "F8_E4M3": np.uint8}
 
 
 def read_safetensors(path):
@@ -35,6 +36,18 @@ def from_mxfp4(numbers, scales):
     signed = np.where(halves & 8, -magnitudes, magnitudes)
     values = signed * 2.0 ** (scales.astype(np.float64) - 127)[..., None]
     return values.reshape(*numbers.shape[:-2], -1)
+
+
+def from_fp8(bits, scales, block):
+    """E4M3 times the scale of its block, rounded to bf16."""
+    exponent, fraction = (bits >> 3 & 15).astype(np.int64), (bits & 7).astype(np.float64)
+    normal, tiny = np.ldexp(8 + fraction, exponent - 10), np.ldexp(fraction, -9)
+    magnitude = np.where(exponent > 0, normal, tiny)
+    values = np.where(bits >= 128, -magnitude, magnitude).astype(np.float32)
+    rows, columns = np.arange(bits.shape[0]) // block[0], np.arange(bits.shape[1]) // block[1]
+    product = (values * scales[rows][:, columns]).view(np.uint32)
+    rounded = (product + 0x7FFF + (product >> 16 & 1)) & np.uint32(0xFFFF0000)
+    return rounded.view(np.float32)
 
 
 def cut_experts(w):
