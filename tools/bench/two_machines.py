@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""Two machines in one: two network namespaces with host names, an sshd and a core each, and a wire
+between them of a rate that is set at both ends. In them docs/clusters.md is followed to the letter:
+doctor, a sheet of the cluster, a plan from that sheet, and a run, whose step is held against the
+plan, whose bytes against those that the wire counted, and whose result against one process's.
+
+  two_machines.py PAGODA [--mbit 1000 100] [--steps 8] [--dir DIR]
+
+Needs root and Debian's iproute2, openssh-server and openmpi-bin; says SKIPPED where it may not make
+namespaces. Everything it makes carries its process number, and is removed in the end."""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+NODES = ("node01", "node02")
+WARM_STEPS = 3  # pages find their places
+FRAME_BYTES = 9000
+CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 512,
+    "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 64, "intermediate_size": 256, "moe_intermediate_size": 256, "num_experts": 16,
+    "num_experts_per_tok": 4, "norm_topk_prob": True, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0, "tie_word_embeddings": False, "router_aux_loss_coef": 0.01,
+    "max_position_embeddings": 1024, "mlp_only_layers": [], "decoder_sparse_step": 1,
+    "attention_bias": False}
+RUN_FILE = """[model]
+path = "model"
+[data]
+path = "text.txt"
+sequence_len = 256
+[train]
+output_dir = "{output}"
+steps = {steps}
+tokens_per_step = 8192
+micro_batch_tokens = 1024
+log_steps = 1
+save_steps = {steps}
+[memory]
+device = "256MiB"
+host = "256MiB"
+disk = ["{output}-pages{{rank}}"]
+"""
+
+
+def must(words, **more):
+    """Runs a command to its end; its output, or this program's end with it."""
+    done = subprocess.run([str(w) for w in words], stdin=subprocess.DEVNULL, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+    if done.returncode != 0:
+        sys.exit(f"two_machines: {' '.join(map(str, words))} ended with {done.returncode}:\n"
+                 f"{done.stdout}")
+    return done.stdout
+
+
+class Machines:
+    """Two namespaces and what runs in them. Commands of node `i` have its name, its network, and
+    core i alone."""
+
+    def __init__(self, folder, pagoda):
+        self.folder = Path(folder)
+        self.pagoda = pagoda
+        self.spaces = [f"pagoda{os.getpid()}-{i}" for i in range(2)]
+        self.links = [f"pg{os.getpid() % 100000}{'ab'[i]}" for i in range(2)]
+        self.servers = []
+
+    def inside(self, node, words):
+        """The words of a command, as node `node` would run them."""
+        text = f"hostname {NODES[node]} && exec \"$@\""
+        return ["ip", "netns", "exec", self.spaces[node], "unshare", "--uts", "taskset", "-c",
+                str(node), "sh", "-c", text, "sh", *map(str, words)]
+
+    def start(self):
+        hosts = "127.0.0.1 localhost\n" + "".join(
+            f"10.97.0.{i + 1} {name}\n" for i, name in enumerate(NODES))
+        for space in self.spaces:
+            own = Path("/etc/netns", space)
+            own.mkdir(parents=True)
+            (own / "hosts").write_text(hosts)
+            must(["ip", "netns", "add", space])
+        must(["ip", "link", "add", self.links[0], "netns", self.spaces[0], "mtu", FRAME_BYTES,
+              "type", "veth", "peer", "name", self.links[1], "netns", self.spaces[1], "mtu",
+              FRAME_BYTES])
+        for i, space in enumerate(self.spaces):
+            within = ["ip", "-n", space]
+            must([*within, "link", "set", self.links[i], "name", "eth0"])
+            must([*within, "address", "add", f"10.97.0.{i + 1}/24", "dev", "eth0"])
+            for device in ("lo", "eth0"):
+                must([*within, "link", "set", device, "up"])
+        self._start_servers()
+
+    def _start_servers(self):
+        keys = self.folder / "keys"
+        keys.mkdir()
+        for name in ("host", "user"):
+            must(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / name])
+        shutil.copy(keys / "user.pub", keys / "authorized")
+        (keys / "sshd").write_text(
+            f"HostKey {keys}/host\nAuthorizedKeysFile {keys}/authorized\nStrictModes no\n"
+            f"PermitRootLogin yes\nPasswordAuthentication no\nUsePAM no\nPidFile none\n"
+            f"SetEnv PATH={self.path()}\n")
+        os.makedirs("/run/sshd", exist_ok=True)
+        for i in range(2):
+            self.servers.append(subprocess.Popen(
+                self.inside(i, ["/usr/sbin/sshd", "-D", "-e", "-f", keys / "sshd"]),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+        deadline = time.monotonic() + 20
+        words = self.inside(0, ["ssh", *self.ssh_words().split(), NODES[1], "hostname"])
+        while True:
+            asked = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            if asked.stdout.strip() == NODES[1]:
+                return
+            if time.monotonic() > deadline:
+                sys.exit(f"two_machines: no ssh to {NODES[1]}: {asked.stderr}")
+            time.sleep(0.2)
+
+    def path(self):
+        return f"{self.folder / 'bin'}:{os.environ['PATH']}"
+
+    def ssh_words(self):
+        return (f"-i {self.folder}/keys/user -o StrictHostKeyChecking=no "
+                f"-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR")
+
+    def set_rate(self, mbit):
+        """What each end sends."""
+        for space in self.spaces:
+            must(["tc", "-n", space, "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate",
+                  f"{mbit}mbit", "burst", "128kb", "latency", "100ms"])
+
+    def mpirun(self, words):
+        """Two processes, one on each node, started on the first. Where a cluster has its ssh keys
+        and its network in place, options of Open MPI are not needed for them."""
+        own = {**os.environ, "PATH": self.path(), "OMPI_ALLOW_RUN_AS_ROOT": "1",
+               "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_plm_rsh_args": self.ssh_words(),
+               "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"}
+        return must(self.inside(0, ["mpirun", "-n", "2", "--host", ",".join(NODES), "--map-by",
+                                    "ppr:1:node", "--bind-to", "none", *words]),
+                    cwd=self.folder, env=own)
+
+    def sent_bytes(self):
+        """What has left each node so far, as its network device counts it."""
+        counted = [must(["ip", "netns", "exec", space, "cat",
+                         "/sys/class/net/eth0/statistics/tx_bytes"]) for space in self.spaces]
+        return [int(text) for text in counted]
+
+    def stop(self):
+        for server in self.servers:
+            server.terminate()
+            server.wait()
+        for space in self.spaces:
+            subprocess.run(["ip", "netns", "delete", space], stderr=subprocess.DEVNULL)
+            shutil.rmtree(Path("/etc/netns", space), ignore_errors=True)
+
+
+def steps_of(metrics):
+    lines = [json.loads(line) for line in Path(metrics).read_text().splitlines()]
+    return [line for line in lines if line["type"] == "step"]
+
+
+def hash_of(folder):
+    digest = hashlib.sha256()
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def prepare(machines, steps):
+    folder = machines.folder
+    (folder / "bin").mkdir()
+    (folder / "bin" / "pagoda").symlink_to(Path(machines.pagoda).resolve())
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "text.txt").write_text("".join(
+        f"{i} the quick brown fox jumps over {i * 7 % 13} lazy dogs\n" for i in range(9000)))
+    must([machines.pagoda, "init", "--config", "config.json", "--seed", "1", "--out", "model"],
+         cwd=folder)
+    (folder / "alone.toml").write_text(RUN_FILE.format(output="alone", steps=steps))
+    must([machines.pagoda, "train", "alone.toml"], cwd=folder)
+    return exported(machines, "alone")
+
+
+def exported(machines, run):
+    must([machines.pagoda, "export", "--checkpoint", run, "--out", f"{run}-model"],
+         cwd=machines.folder)
+    return hash_of(machines.folder / f"{run}-model")
+
+
+def at_rate(machines, mbit, steps, expected):
+    folder = machines.folder
+    name = f"at{mbit}"
+    machines.set_rate(mbit)
+    sheet, run_file = f"lab{mbit}.toml", f"{name}.toml"
+    (folder / run_file).write_text(RUN_FILE.format(output=name, steps=steps))
+    doctor = machines.mpirun(["pagoda", "doctor"])
+    for node in NODES:
+        if node not in doctor:
+            sys.exit(f"two_machines: doctor does not name {node}:\n{doctor}")
+    machines.mpirun(["pagoda", "bench", "network", "--rounds", "1"])
+    machines.mpirun(["pagoda", "bench", "machine", "--out", sheet])
+    plan = json.loads(must([machines.pagoda, "plan", run_file, "--cluster", sheet, "--json"],
+                           cwd=folder))["as_train"]
+    before = machines.sent_bytes()
+    machines.mpirun(["pagoda", "train", run_file])
+    counted = sum(machines.sent_bytes()) - sum(before)
+    done = steps_of(folder / name / "metrics.jsonl")
+    ours = sum(sum(rank["links"]["bytes"]) for step in done for rank in step["ranks"])
+    step_s = statistics.median(step["step_s"] for step in done[WARM_STEPS:])
+    planned_s = plan["step_s"]
+    planned_bytes = sum(rank["sent_bytes"] for rank in plan["ranks"])
+    last = sum(sum(rank["links"]["bytes"]) for rank in done[-1]["ranks"])
+    same = exported(machines, name) == expected
+    print(f"{mbit:5} Mb/s: a step takes {step_s:.2f} s, planned {planned_s:.2f} s "
+          f"({100 * (planned_s / step_s - 1):+.0f} %), limited by {plan['bottleneck']}; "
+          f"it sends {last / 1e6:.1f} MB, planned {planned_bytes / 1e6:.1f} MB; the wire counted "
+          f"{counted / 1e6:.1f} MB of {ours / 1e6:.1f} MB ({100 * (counted / ours - 1):+.1f} %); "
+          f"{'the bits of one process' if same else 'OTHER BITS than one process'}", flush=True)
+    return same
+
+
+def namespaces():
+    name = f"pagoda{os.getpid()}-try"
+    made = subprocess.run(["ip", "netns", "add", name], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL)
+    if made.returncode == 0:
+        must(["ip", "netns", "delete", name])
+    return made.returncode == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("pagoda")
+    parser.add_argument("--mbit", type=int, nargs="+", default=[1000, 100])
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--dir", default=None)
+    args = parser.parse_args()
+    missing = [p for p in ("ip", "tc", "ssh", "mpirun") if not shutil.which(p)]
+    if not os.path.exists("/usr/sbin/sshd"):
+        missing.append("sshd")
+    if missing or os.geteuid() != 0 or not namespaces():
+        print("SKIPPED: " + (f"there is no {', '.join(missing)}" if missing
+                             else "network namespaces may not be made"))
+        return 0
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=args.dir))
+        machines = Machines(folder, os.path.abspath(args.pagoda))
+        stack.callback(machines.stop)
+        machines.start()
+        expected = prepare(machines, args.steps)
+        good = [at_rate(machines, mbit, args.steps, expected) for mbit in args.mbit]
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
