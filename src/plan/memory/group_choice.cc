@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/bytes.h"
 #include "plan/memory/coarse_run.h"
 #include "plan/memory/memory_plan.h"
 
@@ -11,6 +12,7 @@ namespace {
 
 constexpr int64_t kAmple = int64_t{1} << 60;  // bytes
 constexpr int64_t kShare = 8, kShareOfSeveral = 3;
+constexpr int64_t kLeastGroups = 8;  // of a layer on each of several devices
 
 int64_t page_bytes(const RunShape& shape) {
   const PageTable pages(shape);
@@ -54,6 +56,14 @@ bool is_modest(const GroupNeed& single, const GroupNeed& group, int64_t budget, 
          (single.whole[device] > budget || group.whole[device] <= budget);
 }
 
+// The most row blocks that leave each of several devices so many groups of a layer's rows that
+// most of what they send travels beside what they compute.
+int64_t most_for_overlap(const RunShape& shape) {
+  const int64_t rows =
+      shape.microbatches / shape.rounds() * shape.microbatch_tokens * shape.experts_per_token;
+  return std::max<int64_t>(1, div_ceil(rows, shape.row_block) / (kLeastGroups * shape.devices));
+}
+
 }  // namespace
 
 GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budget, int64_t most,
@@ -63,6 +73,7 @@ GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budg
   shape.group_blocks = 1;
   const GroupNeed single = need_of(shape, fixed_bytes);
   for (int64_t blocks = most; blocks > 1; blocks /= 2) {
+    if (shape.devices > 1 && blocks > most_for_overlap(shape)) continue;
     shape.group_blocks = blocks;
     const GroupNeed group = need_of(shape, fixed_bytes);
     bool modest = true;

@@ -23,9 +23,10 @@ struct GroupChoice {
 // as on a CPU alone, and else a power of two up to `most`. A group takes at most an eighth of the
 // memory beyond a step's least, or a third on one of several devices, which wait for one another
 // between groups; and a run that fits on the device without groups still does so with them. What
-// holds for one device holds for all. fixed_bytes(blocks, device): workspace of the device. The
-// group_blocks of `shape` are ignored. Of several ranks each chooses for its own devices, whose
-// budgets these are; they then take the least of what they chose.
+// holds for one device holds for all. With several devices a layer has some groups on each, since
+// the rows of one travel while others are computed. fixed_bytes(blocks, device): workspace of the
+// device. The group_blocks of `shape` are ignored. Of several ranks each chooses for its own
+// devices, whose budgets these are; they then take the least of what they chose.
 GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budget, int64_t most,
                          const std::function<int64_t(int64_t blocks, int device)>& fixed_bytes);
 

@@ -1,0 +1,56 @@
+// How many row blocks of experts go together where there is room for as many as one likes.
+#include "plan/memory/group_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/testing/plan/random_plan.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kMost = 16;
+
+// A run that has so many rows of experts in a layer.
+RunShape shape_of(int devices, int64_t rows) {
+  std::mt19937 random(1);
+  RunShape shape = random_shape(random, devices);
+  shape.seat_speeds.clear();
+  shape.set_microbatches(8);
+  shape.experts_per_token = 2;
+  shape.row_block = 256;
+  shape.microbatch_tokens = rows / 16;
+  return shape;
+}
+
+int64_t blocks(const RunShape& shape, bool together = true) {
+  const auto nothing = [](int64_t, int) { return int64_t{0}; };
+  return choose_group(shape, together, int64_t{1} << 50, kMost, nothing).blocks;
+}
+
+TEST(GroupChoice, OneDeviceTakesAllItHasRoomFor) {
+  EXPECT_EQ(blocks(shape_of(1, 65536)), kMost);
+  EXPECT_EQ(blocks(shape_of(1, 4096)), kMost);
+  EXPECT_EQ(blocks(shape_of(1, 65536), false), 1) << "of a CPU alone";
+}
+
+// 65,536 rows are 256 blocks: with eight groups on each of two devices they are of 16 blocks, on
+// each of four of 8; a quarter of the rows leaves a quarter of the blocks.
+TEST(GroupChoice, SeveralDevicesHaveEightGroupsOfALayer) {
+  EXPECT_EQ(blocks(shape_of(2, 65536)), 16);
+  EXPECT_EQ(blocks(shape_of(4, 65536)), 8);
+  EXPECT_EQ(blocks(shape_of(2, 16384)), 4);
+  EXPECT_EQ(blocks(shape_of(4, 16384)), 2);
+  EXPECT_EQ(blocks(shape_of(4, 4096)), 1);
+  EXPECT_EQ(blocks(shape_of(2, 1 << 20)), kMost);
+}
+
+TEST(GroupChoice, WhatTheRunFileSaysIsTaken) {
+  RunShape shape = shape_of(4, 4096);
+  shape.options.group_blocks = 5;
+  EXPECT_EQ(blocks(shape), 5);
+}
+
+}  // namespace
+}  // namespace pagoda
