@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "base/number_text.h"
+#include "plan/step/zebra_actions.h"
 
 namespace pagoda {
 namespace {
@@ -96,11 +97,20 @@ DeviceRange RunSetup::own_devices() const {
 
 Status check_layers(const ModelShape& model, const RunSetup& setup) {
   const int64_t numbers = std::ssize(setup.offloaded);
-  if (numbers == 1 || numbers == model.num_layers()) return Status();
+  if (numbers != 1 && numbers != model.num_layers()) {
+    return Status(Exit::kUsage,
+                  strf("parallel.offloaded has %lld numbers, and the model %lld layers; give one "
+                       "number, or one for each layer",
+                       (long long)numbers, (long long)model.num_layers()));
+  }
+  const Lags& lags = setup.lags;
+  const bool waits = setup.zebra && lags_wait_for_each_other(lags, model.is_moe.back() != 0,
+                                                             setup.size.sums.chunks);
+  if (!waits) return Status();
   return Status(Exit::kUsage,
-                strf("parallel.offloaded has %lld numbers, and the model %lld layers; give one "
-                     "number, or one for each layer",
-                     (long long)numbers, (long long)model.num_layers()));
+                strf("parallel.lags = %d %d %d: the last layer's experts would wait for attention "
+                     "that waits for them; the third can be at most the sum of the first two",
+                     lags.head, lags.attention, lags.expert));
 }
 
 Status check_ranks(const ModelShape& model, const RunSetup& setup) {

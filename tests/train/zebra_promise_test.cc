@@ -61,6 +61,10 @@ const ZebraRow kRows[] = {
     {.what = "a shared expert", .devices = "cpu*3", .attention = 2, .changes = kShared},
     {.what = "tied embeddings", .devices = "cpu*3", .attention = 2, .changes = kTied},
     {.what = "a dense last layer", .changes = kLastDense},
+    {.what = "a dense last layer, experts far behind",
+     .lags = {"0", "0", "2"},
+     .changes = kLastDense},
+    {.what = "more lags than chunks", .lags = {"1", "0", "9"}, .chunks = 2, .shards = 6},
     {.what = "updates in the backward", .devices = "cpu*3", .clip = ClipKind::kPerExpert},
     {.what = "generic offloading",
      .plan = {.prefetch = false, .optimizer_at_end = true, .whole_layers = true}},
@@ -135,6 +139,19 @@ TEST_P(ZebraPromise, EveryRunGivesTheHashOfOneDevice) {
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
   EXPECT_EQ(outcome.sha256, expected);
   if (row.budget == Budget::kMinimum) expect_paged(outcome.paging);
+}
+
+TEST(ZebraLags, ThoseThatWaitForEachOtherAreRefused) {
+  const std::unique_ptr<TinyRun> run = run_of({.what = "", .changes = kAllMoe});
+  RunConfig& config = run->config();
+  config.parallel.layout = LayoutKind::kZebra;
+  config.train.devices = {"cpu*2"};
+  config.parallel.lags = {"1", "0", "2"};
+  SimStorage storage(7);
+  const Outcome outcome = run_to_end(config, &storage);
+  EXPECT_EQ(outcome.status.code(), Exit::kUsage);
+  EXPECT_NE(outcome.status.message().find("parallel.lags = 1 0 2"), std::string::npos)
+      << outcome.status.message();
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, ZebraPromise, testing::ValuesIn(kRows));

@@ -1,8 +1,6 @@
 #include "plan/step/zebra_actions.h"
 
 #include <algorithm>
-#include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -98,10 +96,21 @@ class Orders {
   ZebraOrders orders_;
 };
 
-// Joins the orders of both kinds: each action behind all that it waits for.
+// Joins the orders of both kinds: each action behind all that it waits for. The actions of a chunk
+// follow each other as it goes through the layers and back.
 class Join {
  public:
-  explicit Join(const RunShape& shape) : shape_(shape) {}
+  explicit Join(const RunShape& shape) : shape_(shape) {
+    const auto count = [&](bool moe) {
+      if (moe) ++places_;
+      return places_++;
+    };
+    for (const uint8_t moe : shape.is_moe) forward_.push_back(count(moe != 0));
+    head_ = places_++;
+    backward_.resize(forward_.size());
+    for (size_t l = forward_.size(); l-- > 0;) backward_[l] = count(shape.is_moe[l] != 0);
+    done_.assign(static_cast<size_t>(shape.rounds()), 0);
+  }
 
   ActionList join(const ZebraOrders& orders, PassExtent extent) {
     size_t a = 0, e = 0;
@@ -123,33 +132,20 @@ class Join {
   }
 
  private:
-  using Key = std::tuple<ActionKind, Phase, int64_t, int64_t>;
-  static Key key(const Action& action) {
-    return {action.kind, action.phase, action.layer, action.microbatches.first};
-  }
   bool moe(int64_t layer) const { return shape_.is_moe[static_cast<size_t>(layer)] != 0; }
-  bool done(ActionKind kind, Phase phase, int64_t layer, Microbatches of) const {
-    return done_.contains(key({kind, phase, layer, of}));
+  // How many actions of its chunk come before it.
+  int64_t place(const Action& action) const {
+    if (action.kind == ActionKind::kHead) return head_;
+    const bool experts = action.kind == ActionKind::kExperts;
+    const auto layer = static_cast<size_t>(action.layer);
+    // In the forward a layer's attention comes before its experts, in the backward behind them.
+    if (action.phase == Phase::kForward) return forward_[layer] - (moe(action.layer) && !experts);
+    return backward_[layer] - (moe(action.layer) && experts);
   }
-  bool layer_done(int64_t layer, Microbatches of) const {
-    const ActionKind newest = moe(layer) ? ActionKind::kExperts : ActionKind::kAttention;
-    return done(newest, Phase::kForward, layer, of);
+  int64_t& done(const Action& action) {
+    return done_[static_cast<size_t>(action.microbatches.first / action.microbatches.count)];
   }
-  // The gradient of the layer's output is there.
-  bool has_gradient(int64_t layer, Microbatches of) const {
-    if (layer + 1 == shape_.num_layers) return done(ActionKind::kHead, Phase::kForward, -1, of);
-    return done(ActionKind::kAttention, Phase::kBackward, layer + 1, of);
-  }
-  bool ready(const Action& action) const {
-    const auto [kind, phase, layer, of] = action;
-    if (kind == ActionKind::kHead) return layer_done(shape_.num_layers - 1, of);
-    if (phase == Phase::kForward) {
-      if (kind == ActionKind::kExperts) return done(ActionKind::kAttention, phase, layer, of);
-      return layer == 0 || layer_done(layer - 1, of);
-    }
-    const bool first = kind == ActionKind::kExperts || !moe(layer);
-    return first ? has_gradient(layer, of) : done(ActionKind::kExperts, phase, layer, of);
-  }
+  bool ready(const Action& action) { return done(action) == place(action); }
   // The experts need the routing of what was issued just now.
   static bool follows(const Action& experts, const Action& attention) {
     return experts.phase == Phase::kForward && attention.kind == ActionKind::kAttention &&
@@ -170,7 +166,7 @@ class Join {
   }
   void issue(const Action& action) {
     actions_.push_back(action);
-    done_.insert(key(action));
+    ++done(action);
   }
   // What stands behind all layers.
   void end(PassExtent extent) {
@@ -187,8 +183,10 @@ class Join {
   }
 
   const RunShape& shape_;
+  int64_t places_ = 0, head_ = 0;
+  std::vector<int64_t> forward_, backward_;  // [layer] the place of its newest action in a chunk
+  std::vector<int64_t> done_;                // [chunk] actions issued
   ActionList actions_;
-  std::set<Key> done_;
 };
 
 }  // namespace
@@ -201,6 +199,10 @@ ActionList zebra_actions(const RunShape& shape, PassExtent extent) {
   return Join(shape).join(zebra_orders(shape, extent), extent);
 }
 
-bool wait_for_each_other(const Lags& lags) { return lags.expert > lags.head + lags.attention; }
+bool lags_wait_for_each_other(const Lags& lags, bool last_is_moe, int64_t chunks) {
+  if (!last_is_moe) return false;
+  const int64_t ahead = std::min<int64_t>(lags.expert, chunks - 1);
+  return ahead > int64_t{lags.head} + lags.attention;
+}
 
 }  // namespace pagoda

@@ -22,8 +22,8 @@ ZebraOrders zebra_orders(const RunShape& shape, PassExtent extent);
 // REQUIRES: the lags do not wait for each other.
 ActionList zebra_actions(const RunShape& shape, PassExtent extent);
 
-// Lags that wait for each other, however many chunks there are: the experts of a chunk would stay
-// for attention that stays for them.
-bool wait_for_each_other(const Lags& lags);
+// Whether the last layer's experts of a chunk would stay for attention that stays for them. They
+// cannot in a last layer without experts, which turns by itself.
+bool lags_wait_for_each_other(const Lags& lags, bool last_is_moe, int64_t chunks);
 
 }  // namespace pagoda

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "plan/step/zebra_actions.h"
+
 namespace pagoda {
 namespace {
 
@@ -95,6 +99,65 @@ TEST(Actions, ZebraKeepsTheorem1OfEachKindOfDevice) {
       rest(ActionKind::kEmbed, kBackward, two),
   };
   EXPECT_EQ(make_actions(shape, PassExtent::kStep), expected);
+}
+
+// Whether the orders of both kinds of device can be joined, found by joining them here.
+bool can_join(const RunShape& shape) {
+  auto [attention, experts] = zebra_orders(shape, PassExtent::kStep);
+  std::vector<Action> done;
+  const auto is_done = [&](Action what) { return std::ranges::find(done, what) != done.end(); };
+  const auto ready = [&](Action next) {
+    const auto other = [&](ActionKind kind, Phase phase, int64_t layer) {
+      return is_done({kind, phase, layer, next.microbatches});
+    };
+    const int64_t last = shape.num_layers - 1;
+    const auto moe = [&](int64_t layer) { return shape.is_moe[static_cast<size_t>(layer)] != 0; };
+    const auto newest = [&](int64_t layer) {
+      return other(moe(layer) ? ActionKind::kExperts : ActionKind::kAttention, kForward, layer);
+    };
+    const auto gradient = [&](int64_t layer) {
+      return layer == last ? other(ActionKind::kHead, kForward, -1)
+                           : other(ActionKind::kAttention, kBackward, layer + 1);
+    };
+    if (next.kind == ActionKind::kHead) return newest(last);
+    if (next.phase == kForward) {
+      if (next.kind == ActionKind::kExperts) {
+        return other(ActionKind::kAttention, kForward, next.layer);
+      }
+      return next.layer == 0 || newest(next.layer - 1);
+    }
+    if (next.kind == ActionKind::kExperts || !moe(next.layer)) return gradient(next.layer);
+    return other(ActionKind::kExperts, kBackward, next.layer);
+  };
+  size_t a = 0, e = 0;
+  for (bool any = true; any;) {
+    const size_t before = done.size();
+    while (a < attention.size() && ready(attention[a])) done.push_back(attention[a++]);
+    while (e < experts.size() && ready(experts[e])) done.push_back(experts[e++]);
+    any = done.size() > before;
+  }
+  return a == attention.size() && e == experts.size();
+}
+
+TEST(Actions, LagsWaitForEachOtherOnlyWhereTheOrdersCannotBeJoined) {
+  int waiting = 0;
+  for (const std::vector<uint8_t>& is_moe :
+       {std::vector<uint8_t>{1, 1}, {1, 0}, {1, 0, 0}, {0, 1}, {1}}) {
+    for (int64_t chunks = 2; chunks <= 4; ++chunks) {
+      for (int lags = 0; lags < 6 * 6 * 6; ++lags) {
+        RunShape shape;
+        shape.num_layers = std::ssize(is_moe);
+        shape.is_moe = is_moe;
+        shape.microbatches = shape.sums.chunks = chunks;
+        shape.zebra = true;
+        shape.lags = {lags % 6, lags / 6 % 6, lags / 36};
+        const bool waits = lags_wait_for_each_other(shape.lags, is_moe.back() != 0, chunks);
+        EXPECT_EQ(waits, !can_join(shape)) << lags << " of " << chunks;
+        waiting += waits;
+      }
+    }
+  }
+  EXPECT_GT(waiting, 0);
 }
 
 TEST(Actions, TheRunChoosesTheirOrder) {
