@@ -164,9 +164,9 @@ void StepPlan::forward_attention(int64_t layer, Microbatches microbatches, TaskL
 }
 
 void StepPlan::forward_experts(int64_t layer, Microbatches microbatches,
-                               const LayerRouting& routing, TaskList& tasks) const {
+                               const LayerRouting& routing, TaskList& tasks, int64_t before) const {
   expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, routing),
-               Phase::kForward, nullptr, tasks);
+               Phase::kForward, nullptr, before, tasks);
 }
 
 void StepPlan::residual(int64_t layer, Microbatches microbatches, TaskList& tasks) const {
@@ -310,7 +310,8 @@ Task StepPlan::backward_task(TaskKind kind, int64_t layer, int64_t microbatch, P
 
 // The gradients of the shared expert are summed here, those of the record's rest with attention's.
 void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
-                                const LayerRouting& routing, TaskList& tasks) const {
+                                const LayerRouting& routing, TaskList& tasks,
+                                int64_t before) const {
   check_taken_together(microbatches);
   const int64_t record = shape_.layer_record[layer];
   const RecordShape& dense = shape_.records[record];
@@ -338,7 +339,7 @@ void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
   std::optional<ExpertSums> sums;
   if (shape_.pages_expert_sums()) sums.emplace(shape_, pages_, layer, routing);
   expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, own), Phase::kBackward,
-               sums ? &*sums : nullptr, tasks);
+               sums ? &*sums : nullptr, before, tasks);
   if (shape_.rounds() == 1 || !finishes(microbatches)) return;
   // Gradients of experts whose last rows were in a chunk before this one.
   const std::vector<int64_t> here = tokens_per_expert(own), all = tokens_per_expert(routing);

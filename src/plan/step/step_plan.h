@@ -64,16 +64,17 @@ class StepPlan {
   void embed(Microbatches microbatches, TaskList& tasks) const;
   // Attention, and the router if the layer has experts or else its MLP.
   void forward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
-  // `routing`: the microbatches'.
+  // `routing`: the microbatches'. `before`: how many actions of experts the pass has had, which
+  // take turns in the exchange pages.
   void forward_experts(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
-                       TaskList& tasks) const;
+                       TaskList& tasks, int64_t before = 0) const;
   void residual(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
   void head(Microbatches microbatches, TaskList& tasks) const;
   // The head and the backward take chunks in ascending order, and finish gradients behind the last.
   // REQUIRES: all microbatches, or with RunShape::rounds() > 1 a chunk. `routing`: of
   // all microbatches up to these.
   void backward_experts(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
-                        TaskList& tasks) const;
+                        TaskList& tasks, int64_t before = 0) const;
   void backward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
   void embed_backward(Microbatches microbatches, TaskList& tasks) const;
 
@@ -96,7 +97,7 @@ class StepPlan {
   Task of_microbatch(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   Place attending(int64_t microbatch) const;
   void expert_tasks(int64_t layer, Microbatches microbatches, const std::vector<ExpertWave>& waves,
-                    Phase phase, ExpertSums* sums, TaskList& tasks) const;
+                    Phase phase, ExpertSums* sums, int64_t before, TaskList& tasks) const;
   bool finishes(Microbatches microbatches) const;
   void check_taken_together(Microbatches microbatches) const;
   void expert_gradient(const Task& like, std::optional<PageId> sum, TaskList& tasks) const;

@@ -316,7 +316,7 @@ void StepPlan::index(int64_t layer, Microbatches microbatches, Phase phase, Task
 // order of the experts.
 void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
                             const std::vector<ExpertWave>& waves, Phase phase, ExpertSums* sums,
-                            TaskList& tasks) const {
+                            int64_t before, TaskList& tasks) const {
   const int64_t in_flight = waves_in_flight(shape_.devices), ahead = in_flight - 1;
   index(layer, microbatches, phase, tasks);
   if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
@@ -324,25 +324,23 @@ void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
   const auto count = static_cast<int64_t>(waves.size());
   // A chunk's wave arrives while the one before it computes, so they have different pages, also
   // where one of them is the only wave of its chunk.
-  const int64_t rounds = shape_.rounds();
-  const int64_t begin =
-      rounds == 1 ? 0 : layer * rounds + microbatches.first / microbatches.count;
+  const int64_t begin = shape_.rounds() == 1 ? 0 : before;
   const auto place = [&](int64_t i) {
     const int64_t slot = (begin + i) % in_flight;
     return WavePlace{phase, layer, i, slot, microbatches.first, microbatches.count};
   };
   for (int64_t i = -ahead; i < count + ahead; ++i) {
-    const int64_t next = i + ahead, before = i - ahead;
+    const int64_t next = i + ahead, done = i - ahead;
     if (next < count) dispatch(place(next), waves[static_cast<size_t>(next)], tasks);
-    const bool combines = before >= 0;
-    if (combines && ahead > 0) combine(place(before), waves[static_cast<size_t>(before)], tasks);
+    const bool combines = done >= 0;
+    if (combines && ahead > 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
     if (i >= 0 && i < count) {
       const ExpertWave& wave = waves[static_cast<size_t>(i)];
       for (size_t d = 0; d < wave.size(); ++d) {
         compute(place(i), wave[d], static_cast<int64_t>(d), sums, tasks);
       }
     }
-    if (combines && ahead == 0) combine(place(before), waves[static_cast<size_t>(before)], tasks);
+    if (combines && ahead == 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
   }
   if (phase == Phase::kForward) give_up_normed(first_task, tasks);
 }

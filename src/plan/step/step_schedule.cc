@@ -174,7 +174,7 @@ void StepSchedule::experts(const Action& action, TaskList& tasks) {
   for (int64_t e = 0; e < shape.num_experts && updates_ != nullptr; ++e) {
     if (tokens[e] > 0) apply(plan_, *updates_, shape.expert(action.layer, e), tasks);
   }
-  plan_.forward_experts(action.layer, action.microbatches, routing, tasks);
+  plan_.forward_experts(action.layer, action.microbatches, routing, tasks, experts_begun_++);
 }
 
 void StepSchedule::resolve(const LayerRouting& routing) {
@@ -226,10 +226,10 @@ void StepSchedule::add(const Action& action, StepPiece& piece) {
   }
   switch (action.kind) {
     case ActionKind::kExperts:
-      return plan_.backward_experts(action.layer, action.microbatches,
-                                    layer_routing(routing_, action.layer,
-                                                  {0, action.microbatches.end()}),
-                                    piece.tasks);
+      return plan_.backward_experts(
+          action.layer, action.microbatches,
+          layer_routing(routing_, action.layer, {0, action.microbatches.end()}), piece.tasks,
+          experts_begun_++);
     case ActionKind::kAttention:
       return plan_.backward_attention(action.layer, action.microbatches, piece.tasks);
     case ActionKind::kEmbed:

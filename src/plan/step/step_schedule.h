@@ -135,6 +135,7 @@ class StepSchedule {
   ActionList actions_;
   size_t next_ = 0;         // the next piece begins with this action
   size_t forward_end_ = 0;  // all layers' forward is in front of this action
+  int64_t experts_begun_ = 0;   // actions of experts
   bool asked_routing_ = false;  // the newest piece ends where that of next_ must be known
   std::vector<int64_t> asked_;  // records whose weights are uploaded after their updates, if there
                                 // is room

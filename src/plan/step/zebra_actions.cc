@@ -115,17 +115,17 @@ class Join {
   ActionList join(const ZebraOrders& orders, PassExtent extent) {
     size_t a = 0, e = 0;
     const auto& [attention, experts] = orders;
+    const Action* newest = nullptr;  // of attention
     while (a < attention.size() || e < experts.size()) {
-      if (a < attention.size() && ready(attention[a])) {
-        const Action& newest = attention[a++];
-        issue_attention(newest);
-        while (e < experts.size() && ready(experts[e]) && !follows(experts[e], newest)) {
-          issue(experts[e++]);
-        }
-        continue;
+      const bool attends = a < attention.size() && ready(attention[a]);
+      const bool computes = e < experts.size() && ready(experts[e]);
+      CHECK(attends || computes, "lags wait for each other");
+      if (computes && !(attends && follows(experts[e], *newest))) {
+        issue(experts[e++]);
+      } else {
+        newest = &attention[a];
+        issue_attention(attention[a++]);
       }
-      CHECK(e < experts.size() && ready(experts[e]), "lags wait for each other");
-      issue(experts[e++]);
     }
     end(extent);
     return std::move(actions_);

@@ -3,9 +3,10 @@
 // lags. So devices that attend work at one chunk while the others compute experts of another.
 //
 // Within a layer chunk follows chunk, and in the last layer the two kinds turn from the forward to
-// the backward as the lags say. Experts of a chunk stand behind the attention of the next chunk,
-// since their routing must be read back first; what they gave joins the residual stream right
-// before it is read. Pure.
+// the backward as the lags say. Experts stand in the list as early as they can, so that gradients
+// do not wait for attention of other chunks; but in the forward they stand behind the attention of
+// the next chunk, since their routing must be read back first. What they gave joins the residual
+// stream right before it is read. Pure.
 #pragma once
 
 #include "plan/step/action.h"

@@ -101,6 +101,29 @@ TEST(Actions, ZebraKeepsTheorem1OfEachKindOfDevice) {
   EXPECT_EQ(make_actions(shape, PassExtent::kStep), expected);
 }
 
+// The gradients of the first chunk go to its experts ahead of the second chunk's head, which waits
+// for experts.
+TEST(Actions, ZebraPutsExpertsAsEarlyAsTheyGo) {
+  RunShape shape;
+  shape.num_layers = 1;
+  shape.is_moe = {1};
+  shape.microbatches = shape.sums.chunks = 2;
+  shape.zebra = true;
+  shape.lags = {0, 1, 1};
+  const Microbatches one{0, 1}, two{1, 1};
+  const ActionList expected = {
+      {ActionKind::kEmbed, kForward, -1, one},     {ActionKind::kAttention, kForward, 0, one},
+      {ActionKind::kExperts, kForward, 0, one},    {ActionKind::kResidual, kForward, 0, one},
+      {ActionKind::kHead, kForward, -1, one},      {ActionKind::kEmbed, kForward, -1, two},
+      {ActionKind::kAttention, kForward, 0, two},  {ActionKind::kExperts, kForward, 0, two},
+      {ActionKind::kExperts, kBackward, 0, one},   {ActionKind::kResidual, kForward, 0, two},
+      {ActionKind::kHead, kForward, -1, two},      {ActionKind::kExperts, kBackward, 0, two},
+      {ActionKind::kAttention, kBackward, 0, one}, {ActionKind::kAttention, kBackward, 0, two},
+      {ActionKind::kEmbed, kBackward, -1, one},    {ActionKind::kEmbed, kBackward, -1, two},
+  };
+  EXPECT_EQ(make_actions(shape, PassExtent::kStep), expected);
+}
+
 // Whether the orders of both kinds of device can be joined, found by joining them here.
 bool can_join(const RunShape& shape) {
   auto [attention, experts] = zebra_orders(shape, PassExtent::kStep);
