@@ -9,29 +9,21 @@
 namespace pagoda {
 namespace {
 
-StrategyWork work_of(ZebraKind kind) {
+StrategyWork work_of(TaskKind kind) {
   switch (kind) {
-    case ZebraKind::kAttention:
-    case ZebraKind::kAttentionBackward:
+    case TaskKind::kAttention:
+    case TaskKind::kAttentionBackward:
       return StrategyWork::kAttention;
-    case ZebraKind::kExpert:
-    case ZebraKind::kExpertBackward:
-    case ZebraKind::kOffloaded:
-    case ZebraKind::kOffloadedBackward:
+    case TaskKind::kExpert:
+    case TaskKind::kExpertBackward:
       return StrategyWork::kExperts;
-    case ZebraKind::kHead:
+    case TaskKind::kHead:
       return StrategyWork::kHead;
-    case ZebraKind::kDispatch:
-    case ZebraKind::kCombine:
-    case ZebraKind::kDispatchAgain:
-    case ZebraKind::kDispatchBackward:
-    case ZebraKind::kCombineBackward:
-      return StrategyWork::kTransfer;
-    case ZebraKind::kAttentionSum:
-    case ZebraKind::kExpertSum:
+    case TaskKind::kAddSums:
       return StrategyWork::kGradients;
+    default:
+      return StrategyWork::kTransfer;
   }
-  return StrategyWork::kComputing;
 }
 
 StrategyWork work_of(StreamUse use) {
@@ -105,7 +97,7 @@ class ZebraTimeline {
   std::string name(size_t stage, const char* of) const {
     return layout_.stages > 1 ? strf("stage %zu %s", stage, of) : of;
   }
-  void add(const ZebraStageTask& task, const StreamTask& queued, double start_s, double end_s);
+  void add(const TimedTask& task, int32_t stream, double start_s, double end_s);
 
   const ZebraLayout& layout_;
   StrategyTimeline timeline_;
@@ -130,25 +122,21 @@ ZebraTimeline::ZebraTimeline(const ZebraLayout& layout, const NodePair& kinds,
   }
 }
 
-void ZebraTimeline::add(const ZebraStageTask& at, const StreamTask& queued, double start_s,
-                        double end_s) {
-  const auto stage = static_cast<size_t>(at.stage);
-  std::vector<StrategyPiece>& pieces = timeline_.lanes[static_cast<size_t>(queued.stream)].pieces;
-  if (!at.task) {
-    pieces.push_back({StrategyWork::kTransfer, start_s, end_s});
-    return;
-  }
-  const ZebraTask& task = *at.task;
-  pieces.push_back({work_of(task.kind), start_s, end_s, task.layer});
-  if (task.kind == ZebraKind::kAttention) attention_[stage].add(start_s, true);
-  if (task.kind == ZebraKind::kAttentionBackward) attention_[stage].add(end_s, false);
-  if (task.kind == ZebraKind::kExpert) expert_[stage].add(start_s, true);
-  if (task.kind == ZebraKind::kExpertBackward) expert_[stage].add(end_s, false);
+void ZebraTimeline::add(const TimedTask& task, int32_t stream, double start_s, double end_s) {
+  const auto stage = static_cast<size_t>(stream / kPipelineStreams);
+  if (task.kind == TaskKind::kRouteReplay) return;  // it takes no time
+  timeline_.lanes[static_cast<size_t>(stream)].pieces.push_back(
+      {work_of(task.kind), start_s, end_s, task.layer});
+  const bool slower = stream % kPipelineStreams == static_cast<int32_t>(StepStream::kSlower);
+  if (task.kind == TaskKind::kAttention) attention_[stage].add(start_s, true);
+  if (task.kind == TaskKind::kAttentionBackward) attention_[stage].add(end_s, false);
+  if (task.kind == TaskKind::kExpert && slower) expert_[stage].add(start_s, true);
+  if (task.kind == TaskKind::kExpertBackward && slower) expert_[stage].add(end_s, false);
 }
 
 StrategyTimeline ZebraTimeline::take(const ZebraPipelineStep& step) {
   for (size_t t = 0; t < step.plan.tasks.size(); ++t) {
-    add(step.plan.tasks[t], step.plan.queue[t], step.times.start_s[t], step.times.end_s[t]);
+    add(step.plan.tasks[t], step.plan.queue[t].stream, step.times.start_s[t], step.times.end_s[t]);
   }
   timeline_.end_s = step.times.makespan_s;
   for (size_t s = 0; s < attention_.size(); ++s) {

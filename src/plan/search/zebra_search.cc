@@ -6,8 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "plan/zebra/zebra_order.h"
-
 namespace pagoda {
 namespace {
 
@@ -31,10 +29,10 @@ bool same_bounds(const std::vector<AsymBounds>& a, const std::vector<AsymBounds>
                     });
 }
 
-// The most tasks that a plan of it may have: attention, experts on both kinds of devices, transfers
-// in both directions.
+// The most tasks that a plan of it may have: attention, experts on both kinds of devices, what
+// begins their backward, transfers in both directions.
 int64_t tasks_of(const ZebraPipeline& pipeline) {
-  constexpr int64_t kKinds = 10;
+  constexpr int64_t kKinds = 11;
   int64_t layers = 0;
   for (const ZebraGroup& stage : pipeline.stages) layers += stage.layers;
   return kKinds * layers * pipeline.chunks * pipeline.stages.front().microbatches;

@@ -5,8 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "plan/zebra/zebra_order.h"
-
 namespace pagoda {
 namespace {
 
@@ -114,9 +112,9 @@ class GroupTimer : public Timer {
   }
   std::optional<double> with(const std::vector<int32_t>& offloaded, const Lags& lags) override {
     group_.offloaded = offloaded;
-    const Result<ZebraPlan> plan = plan_zebra(group_, lags);
+    const Result<TimedActions> plan = plan_zebra(group_, lags);
     if (!plan.ok()) return {};
-    return time_streams(plan.value().queue, kZebraStreams).makespan_s;
+    return time_streams(plan.value().queue, kStepStreams).makespan_s;
   }
 
  private:

@@ -1,7 +1,6 @@
 #include "plan/zebra/heterogeneous_step.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -66,23 +65,6 @@ Status check_parts(int32_t parts) {
   return invalid_step(strf("an all-to-all in %d parts; give at least one", parts));
 }
 
-// A kind's part of the step, in seconds of one device.
-struct Share {
-  int32_t stream = 0;
-  PassSeconds attention;  // zeros: not here
-  PassSeconds experts;    // of one of the parts; zeros: not here
-  double head_s = 0;
-};
-
-constexpr int32_t kNewer = 0, kOlder = 1, kToExperts = 2, kToAttention = 3, kSums = 4,
-                  kOlderSums = 5;
-
-// The sums of a layer's gradients over devices.
-struct Sums {
-  double attention_s = 0, experts_s = 0;
-  int32_t experts_stream = kSums;
-};
-
 double transfer_s(const HeterogeneousStep& step, double bytes) {
   return step.latency_s + bytes / step.link_bytes_per_s;
 }
@@ -105,124 +87,47 @@ double head_s(const DeviceKind& kind, int32_t devices, int32_t microbatches) {
   return kind.head_s / devices / microbatches + kind.head_once_s;
 }
 
-// A step in lockstep: each layer has attention of all tokens, an all-to-all, experts, and an
-// all-to-all.
-class Lockstep {
- public:
-  // `back`: the stream of returning transfers; kToExperts: both directions share the rate of a
-  // device. `again`: rows go to their experts once more in the backward, ahead of their gradients.
-  Lockstep(std::vector<Share> shares, double exchange_s, int32_t back, int32_t parts, Sums sums,
-           bool again)
-      : shares_(std::move(shares)),
-        exchange_s_(exchange_s),
-        back_(back),
-        parts_(parts),
-        sums_(sums),
-        again_(again) {}
-
-  TimedStreams run(int32_t layers);
-
- private:
-  void attention(bool backward);
-  void head();
-  void experts(bool backward);
-  int32_t add(int32_t stream, double seconds, std::array<int32_t, 3> after);
-
-  std::vector<Share> shares_;  // at most two
-  double exchange_s_;          // of a part
-  int32_t back_;
-  int32_t parts_;
-  Sums sums_;
-  bool again_;
-  std::vector<StreamTask> tasks_;
-  std::array<int32_t, 3> before_ = {-1, -1, -1};  // what the next layer waits for
-};
-
-int32_t Lockstep::add(int32_t stream, double seconds, std::array<int32_t, 3> after) {
-  tasks_.push_back({stream, seconds, after});
-  return static_cast<int32_t>(tasks_.size()) - 1;
-}
-
-void Lockstep::attention(bool backward) {
-  std::array<int32_t, 3> done = {-1, -1, -1};
-  for (size_t s = 0; s < shares_.size(); ++s) {
-    const PassSeconds& pass = shares_[s].attention;
-    const double seconds = backward ? pass.backward_s : pass.forward_s;
-    if (seconds > 0) done[s] = add(shares_[s].stream, seconds, before_);
-  }
-  before_ = done;
-}
-
-void Lockstep::head() {
-  std::array<int32_t, 3> done = {-1, -1, -1};
-  for (size_t s = 0; s < shares_.size(); ++s) {
-    if (shares_[s].attention.forward_s > 0) {
-      done[s] = add(shares_[s].stream, shares_[s].head_s, before_);
-    }
-  }
-  before_ = done;
-}
-
-void Lockstep::experts(bool backward) {
-  std::vector<int32_t> sent;
-  for (int32_t q = 0; q < parts_; ++q) {
-    if (backward && again_) add(kToExperts, exchange_s_, before_);
-    sent.push_back(add(kToExperts, exchange_s_, before_));
-  }
-  int32_t last = -1;
-  std::array<int32_t, 3> done = {-1, -1, -1};
-  for (int32_t q = 0; q < parts_; ++q) {
-    done = {-1, -1, -1};
-    for (size_t s = 0; s < shares_.size(); ++s) {
-      const PassSeconds& pass = shares_[s].experts;
-      const double seconds = backward ? pass.backward_s : pass.forward_s;
-      if (seconds > 0) {
-        done[s] = add(shares_[s].stream, seconds, {sent[static_cast<size_t>(q)], -1, -1});
-      }
-    }
-    last = add(back_, exchange_s_, done);
-  }
-  if (backward && sums_.experts_s > 0) add(sums_.experts_stream, sums_.experts_s, done);
-  before_ = {last, -1, -1};
-}
-
-TimedStreams Lockstep::run(int32_t layers) {
-  for (int32_t i = 0; i < layers; ++i) {
-    attention(false);
-    experts(false);
-  }
-  head();
-  for (int32_t i = 0; i < layers; ++i) {
-    experts(true);
-    attention(true);
-    if (sums_.attention_s > 0) add(kSums, sums_.attention_s, before_);
-  }
+// A step whose layers have attention of all tokens, then their experts.
+TimedStreams in_lockstep(ActionTimes times, int32_t layers) {
+  RunShape shape;
+  shape.num_layers = layers;
+  shape.is_moe.assign(static_cast<size_t>(layers), 1);
+  shape.microbatches = 1;
   TimedStreams run;
   run.streams = {{"faster devices", StreamUse::kComputing},
                  {"slower devices", StreamUse::kComputing},
-                 {back_ == kToExperts ? "all-to-alls" : "to experts", StreamUse::kTransfer},
+                 {times.one_wire ? "all-to-alls" : "to experts", StreamUse::kTransfer},
                  {"from experts", StreamUse::kTransfer},
                  {"sums of gradients", StreamUse::kSums},
                  {"sums of experts' gradients", StreamUse::kSums}};
-  run.times = time_streams(tasks_, static_cast<int>(run.streams.size()));
-  run.tasks = std::move(tasks_);
+  run.tasks = time_actions(layer_major(shape, PassExtent::kStep), std::move(times)).queue;
+  run.times = time_streams(run.tasks, kStepStreams);
   return run;
 }
 
-// A step with everything on each of `devices` devices of the given kinds.
-TimedStreams spread_step(const HeterogeneousStep& step, const std::vector<const DeviceKind*>& kinds,
-                         int32_t devices, int32_t parts) {
-  std::vector<Share> shares;
-  for (const DeviceKind* kind : kinds) {
-    shares.push_back({kind == &step.faster ? kNewer : kOlder, attention_s(*kind, devices, 1),
-                      experts_s(*kind, devices, parts), head_s(*kind, devices, 1)});
-  }
+PassSeconds both_ways(double seconds) { return {seconds, seconds}; }
+
+// A step with everything on each of `devices` devices: of both kinds, or of one.
+TimedStreams spread_step(const HeterogeneousStep& step, bool faster, bool slower, int32_t devices,
+                         int32_t parts) {
+  const auto of = [&](const DeviceKind& kind) {
+    return ChunkTimes::Kind{attention_s(kind, devices, 1), experts_s(kind, devices, parts),
+                            head_s(kind, devices, 1)};
+  };
   // One device sends nothing.
   const double bytes = step.exchange_bytes / devices * (devices - 1) / devices / parts;
-  const double exchange_s = devices == 1 ? 0 : transfer_s(step, bytes);
-  const Sums sums = {sum_s(step, step.attention_gradient_bytes, devices * step.groups),
-                     sum_s(step, step.expert_gradient_bytes / devices, step.groups), kSums};
-  return Lockstep(std::move(shares), exchange_s, kToExperts, parts, sums, true).run(step.layers);
+  ChunkTimes chunk;
+  if (faster) chunk.faster = of(step.faster);
+  if (slower) chunk.slower = of(step.slower);
+  chunk.to_experts = chunk.to_attention = both_ways(devices == 1 ? 0 : transfer_s(step, bytes));
+  ActionTimes times;
+  times.of = [chunk](int32_t, int32_t) { return chunk; };
+  times.parts = parts;
+  times.send_again = times.one_wire = true;
+  times.attention_sum_s = sum_s(step, step.attention_gradient_bytes, devices * step.groups);
+  times.experts_sum_s = sum_s(step, step.expert_gradient_bytes / devices, step.groups);
+  times.experts_sums = StepStream::kSums;
+  return in_lockstep(std::move(times), step.layers);
 }
 
 template <typename StepSeconds>
@@ -343,20 +248,24 @@ Result<TimedStreams> disaggregated_streams(const HeterogeneousStep& step, int32_
   RETURN_IF_ERROR(check_step(step));
   RETURN_IF_ERROR(check_parts(parts));
   const int32_t m = step.faster.devices, n = step.slower.devices;
-  std::vector<Share> shares = {
-      {kNewer, attention_s(step.faster, m, 1), {}, head_s(step.faster, m, 1)},
-      {kOlder, {}, experts_s(step.slower, n, parts), 0}};
-  const double exchange_s = transfer_s(step, step.exchange_bytes / std::min(m, n) / parts);
-  const Sums sums = {sum_s(step, step.attention_gradient_bytes, m * step.groups),
-                     sum_s(step, step.expert_gradient_bytes / n, step.groups), kOlderSums};
-  return Lockstep(std::move(shares), exchange_s, kToAttention, parts, sums, false).run(step.layers);
+  ChunkTimes chunk;
+  chunk.faster.attention = attention_s(step.faster, m, 1);
+  chunk.faster.head_s = head_s(step.faster, m, 1);
+  chunk.slower.experts = experts_s(step.slower, n, parts);
+  chunk.to_experts = chunk.to_attention =
+      both_ways(transfer_s(step, step.exchange_bytes / std::min(m, n) / parts));
+  ActionTimes times;
+  times.of = [chunk](int32_t, int32_t) { return chunk; };
+  times.parts = parts;
+  times.attention_sum_s = sum_s(step, step.attention_gradient_bytes, m * step.groups);
+  times.experts_sum_s = sum_s(step, step.expert_gradient_bytes / n, step.groups);
+  return in_lockstep(std::move(times), step.layers);
 }
 
 Result<TimedStreams> expert_parallel_streams(const HeterogeneousStep& step, int32_t parts) {
   RETURN_IF_ERROR(check_step(step));
   RETURN_IF_ERROR(check_parts(parts));
-  const int32_t devices = step.faster.devices + step.slower.devices;
-  return spread_step(step, {&step.faster, &step.slower}, devices, parts);
+  return spread_step(step, true, true, step.faster.devices + step.slower.devices, parts);
 }
 
 Result<double> disaggregated_step_s(const HeterogeneousStep& step, int32_t parts) {
@@ -384,7 +293,8 @@ Result<double> ideal_step_s(const HeterogeneousStep& step, int32_t most_parts) {
   double steps_per_s = 0;
   for (const DeviceKind* kind : {&step.faster, &step.slower}) {
     const auto alone_s = [&](int32_t parts) -> Result<double> {
-      return spread_step(step, {kind}, kind->devices, parts).times.makespan_s;
+      const bool faster = kind == &step.faster;
+      return spread_step(step, faster, !faster, kind->devices, parts).times.makespan_s;
     };
     ASSIGN_OR_RETURN(const PartedStep best, best_of_parts(most_parts, alone_s));
     steps_per_s += 1 / best.step_s;

@@ -1,6 +1,8 @@
 // The time of one step on two kinds of devices in the strategies that HeterMoE (section 6) compares
-// zebra parallelism with. All are simulated from the same few numbers, so that they differ only by
-// their schedules. Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
+// zebra parallelism with. All are timed from the same few numbers, so that they differ only by
+// their actions: EP and DistEP are layer_major() (plan/step/action.h), as runs execute it, with
+// experts on all devices or on those that do not attend. Pipelines of whole layers are planned
+// only. Pure.
 #pragma once
 
 #include <cstdint>

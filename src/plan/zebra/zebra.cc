@@ -1,41 +1,105 @@
 #include "plan/zebra/zebra.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
-#include "plan/zebra/zebra_order.h"
-#include "plan/zebra/zebra_tasks.h"
+#include "plan/step/zebra_actions.h"
 
 namespace pagoda {
+namespace {
 
-Result<ZebraPlan> plan_zebra(const ZebraGroup& group, const Lags& lags) {
-  RETURN_IF_ERROR(check_zebra(group));
-  RETURN_IF_ERROR(check_lags(lags));
-  // Joins the orders of the two kinds of device: each task behind all that it waits for.
-  const ZebraOrder order = order_zebra(group, lags);
-  ZebraPlan plan;
-  ZebraTasks tasks(&group, {}, 0, &plan.queue);
-  const auto advance = [&](const std::vector<ZebraTask>& own, size_t& next) {
-    while (next < own.size() && tasks.try_add(own[next])) plan.tasks.push_back(own[next++]);
+RunShape shape_of(const ZebraGroup& group, const Lags& lags) {
+  RunShape shape;
+  shape.num_layers = group.layers;
+  for (int32_t i = 0; i < group.layers; ++i) shape.is_moe.push_back(group.has_experts(i));
+  shape.microbatches = shape.sums.chunks = group.microbatches;
+  shape.zebra = true;
+  shape.lags = lags;
+  return shape;
+}
+
+ChunkTimes chunk_times(const ZebraGroup& g, int32_t layer, int32_t microbatch) {
+  const ZebraTimes& t = g.times;
+  const MicrobatchSize size =
+      g.sizes.empty() ? MicrobatchSize() : g.sizes[static_cast<size_t>(microbatch)];
+  const int64_t moved = int64_t{g.offloaded_of(layer)} * g.expert_devices;
+  // Shares of an expert device's n / N experts; multiplied first, so that whole times stay whole.
+  const auto share = [&](const PassSeconds& pass, int64_t experts) {
+    return pass * size.expert_tokens * static_cast<double>(experts) / g.experts;
   };
-  size_t a = 0, e = 0;
-  for (;;) {
-    const size_t before = a + e;
-    advance(order.attention, a);
-    advance(order.expert, e);
-    if (a + e == before) break;
+  ChunkTimes times;
+  times.faster.attention = t.attention * size.tokens;
+  times.faster.head_s = t.head_s * size.tokens;
+  times.slower.experts = share(t.expert, g.experts - moved);
+  if (moved > 0) {
+    times.faster.experts =
+        share(t.offloaded_expert, moved / g.attention_devices * g.expert_devices);
   }
-  if (a < order.attention.size() || e < order.expert.size()) return lags_that_wait(lags);
-  return plan;
+  times.faster_exchange = g.attention_devices > 1;
+  times.to_experts = PassSeconds{t.dispatch.forward_s, t.combine.backward_s} * size.tokens;
+  times.to_attention = PassSeconds{t.combine.forward_s, t.dispatch.backward_s} * size.tokens;
+  return times;
+}
+
+}  // namespace
+
+ActionList zebra_actions(const ZebraGroup& group, const Lags& lags) {
+  return zebra_actions(shape_of(group, lags),
+                       group.backward ? PassExtent::kStep : PassExtent::kLayers);
+}
+
+ActionTimes zebra_times(const ZebraGroup& group) {
+  ActionTimes times;
+  times.of = [&group](int32_t layer, int32_t chunk) { return chunk_times(group, layer, chunk); };
+  times.chunks = group.microbatches;
+  times.send_again = group.send_again;
+  times.attention_sum_s = group.times.attention_reduce_s;
+  times.experts_sum_s = group.times.expert_reduce_s;
+  return times;
+}
+
+Status check_lags(const ZebraGroup& group, const Lags& lags) {
+  if (lags.head < 0 || lags.attention < 0 || lags.expert < 0) {
+    return Status(Exit::kUsage,
+                  "zebra plan: a turn lag is below 0; give how many microbatches more go first");
+  }
+  const bool waits = group.backward &&
+                     lags_wait_for_each_other(lags, group.last_layer_experts, group.microbatches);
+  if (!waits) return Status();
+  return Status(Exit::kUsage,
+                strf("zebra plan: turn lags of %d (head), %d (attention) and %d (expert) wait for "
+                     "each other; choose others",
+                     lags.head, lags.attention, lags.expert));
+}
+
+Result<TimedActions> plan_zebra(const ZebraGroup& group, const Lags& lags) {
+  RETURN_IF_ERROR(check_zebra(group));
+  RETURN_IF_ERROR(check_lags(group, lags));
+  return time_actions(zebra_actions(group, lags), zebra_times(group));
+}
+
+std::vector<Lags> lag_choices(const ZebraGroup& group) {
+  std::vector<int32_t> choices;
+  for (int32_t lag = 0; lag <= std::min(3, group.microbatches - 1); ++lag) choices.push_back(lag);
+  if (group.microbatches > 4) choices.push_back(group.microbatches - 1);
+  const std::vector<int32_t> turns = group.last_layer_experts ? choices : std::vector<int32_t>{0};
+  std::vector<Lags> lags;
+  for (const int32_t head : turns) {
+    for (const int32_t attention : turns) {
+      for (const int32_t expert : choices) lags.push_back({head, attention, expert});
+    }
+  }
+  return lags;
 }
 
 Result<ZebraStep> best_zebra(const ZebraGroup& group) {
   RETURN_IF_ERROR(check_zebra(group));
   std::optional<ZebraStep> best;
   for (const Lags& lags : lag_choices(group)) {
-    Result<ZebraPlan> plan = plan_zebra(group, lags);
+    Result<TimedActions> plan = plan_zebra(group, lags);
     if (!plan.ok()) continue;  // these lags wait for each other
-    StreamTimes times = time_streams(plan->queue, kZebraStreams);
+    StreamTimes times = time_streams(plan->queue, kStepStreams);
     if (best && times.makespan_s >= best->times.makespan_s) continue;
     best = ZebraStep{lags, plan.take(), std::move(times)};
   }

@@ -1,21 +1,17 @@
 // Zebra parallelism (HeterMoE section 4.1): attention of all layers on M attention devices, experts
-// on N expert devices, so that the two kinds work on different microbatches at a time. This makes
-// the tasks of a step in the order of Theorem 1 and times them. Planned only: `pagoda plan`
-// simulates it, and no run executes it yet. Pure.
+// on N expert devices, so that the two kinds work on different microbatches at a time. This times
+// the actions of such a step (plan/step/zebra_actions.h), which a run executes as they are
+// (parallel.layout = zebra), with a microbatch as a chunk of the step. Pure.
 //
-// The devices of a kind do the same at the same time. So a plan has one queue for the computing of
-// each kind, one for the transfers from attention to expert devices (dispatch, and combine in the
-// backward) and one for those in the other direction, in which every device takes part; and two for
-// sums of gradients over devices, for which only the end of the step waits. Transfers in the two
-// directions, and sums, do not slow each other here.
+// Transfers in the two directions, and sums of gradients over devices, do not slow each other here.
 //
-// Theorem 1 orders tasks layer by layer, within a layer microbatch by microbatch, and the backward
-// in the same way; in a last layer without experts, forward and backward of a microbatch come back
-// to back. Exhaustive search (L, R <= 4) never beat it for equal microbatches and layers, one ratio
-// of backward to forward, transfers not longer than computing, no experts in the last layer, and
-// experts no slower than attention; with slower experts it was beaten in some cases, by a few per
-// cent. So the order is a start, and it is worth choosing how soon each kind of device turns from
-// the last layer's forward to its backward (Lags, best_zebra).
+// Theorem 1 orders actions layer by layer, within a layer microbatch by microbatch, and the
+// backward in the same way; in a last layer without experts, forward and backward of a microbatch
+// come back to back. Exhaustive search (L, R <= 4) never beat it for equal microbatches and layers,
+// one ratio of backward to forward, transfers not longer than computing, no experts in the last
+// layer, and experts no slower than attention; with slower experts it was beaten in some cases, by
+// a few per cent. So the order is a start, and it is worth choosing how soon each kind of device
+// turns from the last layer's forward to its backward (Lags, best_zebra).
 #pragma once
 
 #include <cstdint>
@@ -24,6 +20,7 @@
 #include "base/status.h"
 #include "plan/machine/pass_cost.h"
 #include "plan/step/lags.h"
+#include "plan/zebra/action_clock.h"
 #include "plan/zebra/stream_times.h"
 
 namespace pagoda {
@@ -60,7 +57,7 @@ struct ZebraGroup {
   // expert devices; true: the attention devices dispatch them again, ahead of the gradient.
   bool send_again = false;
   // [layers] o_l (section 4.2): experts that each expert device leaves to the attention devices,
-  // which compute them after the attention of all microbatches of the layer. Empty: none.
+  // which compute them between attention of other microbatches. Empty: none.
   std::vector<int32_t> offloaded;
   std::vector<MicrobatchSize> sizes;  // [microbatches]; empty: all equal
   ZebraTimes times;
@@ -76,60 +73,29 @@ Status check_zebra(const ZebraGroup& group);
 // Checks only layers, microbatches, devices and experts.
 Status check_zebra_counts(const ZebraGroup& group);
 
-enum class ZebraStream : int32_t {
-  kAttention,  // what an attention device computes
-  kExpert,     // what an expert device computes
-  kToExperts,
-  kToAttention,
-  kAttentionSums,
-  kExpertSums
-};
-inline constexpr int kZebraStreams = 6;
+// The actions of the group's step, and the seconds of each. REQUIRES: check_zebra(group).ok(), lags
+// that do not wait for each other; the group outlives its times.
+ActionList zebra_actions(const ZebraGroup& group, const Lags& lags);
+ActionTimes zebra_times(const ZebraGroup& group);
 
-enum class ZebraKind : uint8_t {
-  kAttention,
-  kDispatch,
-  kExpert,
-  kOffloaded,  // experts on attention devices
-  kCombine,
-  kHead,
-  kDispatchAgain,
-  kCombineBackward,
-  kExpertBackward,
-  kOffloadedBackward,
-  kDispatchBackward,
-  kAttentionBackward,
-  kAttentionSum,
-  kExpertSum
-};
-inline constexpr int kZebraKinds = static_cast<int>(ZebraKind::kExpertSum) + 1;
+// kUsage for lags below 0, or that wait for each other in the group's last layer.
+Status check_lags(const ZebraGroup& group, const Lags& lags);
 
-struct ZebraTask {
-  ZebraKind kind = ZebraKind::kAttention;
-  int32_t layer = 0;
-  int32_t microbatch = 0;
-};
-
-struct ZebraPlan {
-  std::vector<ZebraTask> tasks;
-  std::vector<StreamTask> queue;  // [tasks] by ZebraStream; a task waits for earlier ones only
-};
-
-// The head's and attention's lags count only if the last layer has experts. If it has none, the
-// expert's lag counts only if not several attention devices have experts of the layer before. O(L
-// R). Returns the errors of check_zebra, and refuses lags that wait for each other: an expert lag
-// above the sum of the two others, or an attention lag above the expert's if several attention
-// devices have experts of the last layer.
-Result<ZebraPlan> plan_zebra(const ZebraGroup& group, const Lags& lags);
+// The head's and attention's lags count only if the last layer has experts. O(L R). Returns the
+// errors of check_zebra and check_lags.
+Result<TimedActions> plan_zebra(const ZebraGroup& group, const Lags& lags);
 
 struct ZebraStep {
   Lags lags;
-  ZebraPlan plan;
+  TimedActions plan;
   StreamTimes times;
 };
 
-// The plan of the least time among lags of 0 to 3 and R - 1 each; the first among equals. Times at
-// most 125 plans: O(L R).
+// The lags that are worth trying: 0 to 3 and R - 1 for each; the head's and attention's only if
+// they count. Some may wait for each other. At most 125.
+std::vector<Lags> lag_choices(const ZebraGroup& group);
+
+// The plan of the least time among these lags; the first among equals. O(L R) for each.
 Result<ZebraStep> best_zebra(const ZebraGroup& group);
 
 }  // namespace pagoda

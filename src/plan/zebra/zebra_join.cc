@@ -27,7 +27,7 @@ Status check_groups(std::span<const ZebraGroup> groups) {
 
 // [layer] when all groups have the gradients that tasks of this kind make; 0 for a layer without
 // any.
-std::vector<double> complete_s(const std::vector<ZebraStep>& groups, ZebraKind kind,
+std::vector<double> complete_s(const std::vector<ZebraStep>& groups, TaskKind kind,
                                int32_t layers) {
   std::vector<double> ends_s(static_cast<size_t>(layers), 0);
   for (const ZebraStep& group : groups) {
@@ -71,11 +71,10 @@ Result<JoinedStep> best_zebra_join(const ZebraJoin& join) {
     joined.groups.push_back(std::move(step));
   }
   const int32_t layers = join.groups.front().layers;
-  const double attention_s =
-      summed_s(complete_s(joined.groups, ZebraKind::kAttentionBackward, layers),
-               join.attention_reduce_s);
-  const double experts_s = summed_s(
-      complete_s(joined.groups, ZebraKind::kExpertBackward, layers), join.expert_reduce_s);
+  const double attention_s = summed_s(
+      complete_s(joined.groups, TaskKind::kAttentionBackward, layers), join.attention_reduce_s);
+  const double experts_s =
+      summed_s(complete_s(joined.groups, TaskKind::kExpertBackward, layers), join.expert_reduce_s);
   joined.attention_wait_s = std::max(0.0, attention_s - computed_s);
   joined.step_s = std::max({computed_s, attention_s, experts_s});
   return joined;

@@ -5,151 +5,121 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "plan/refusals.h"
-#include "plan/zebra/zebra_order.h"
-#include "plan/zebra/zebra_tasks.h"
 
 namespace pagoda {
 namespace {
 
 constexpr Refusal invalid_pipeline("zebra pipeline");
 
-bool is_forward(ZebraKind kind) {
-  return kind == ZebraKind::kAttention || kind == ZebraKind::kDispatch ||
-         kind == ZebraKind::kExpert || kind == ZebraKind::kOffloaded ||
-         kind == ZebraKind::kCombine;
-}
-
-// The tasks of one stage for all chunks: those of its two kinds of devices, and of the links to
-// other stages.
+// The tasks of one stage for all chunks, and of its links to other stages. In the stage's lists and
+// clock the microbatches of all chunks are counted on.
 class ZebraStage {
  public:
-  ZebraStage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags,
-             ZebraPipelinePlan* plan);
-  ZebraStage(const ZebraStage&) = delete;  // its tasks refer to its groups
+  // `pipeline` and `timed` must outlive it.
+  ZebraStage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags, TimedActions* timed);
 
   // Appends the tasks that are ready, in order; returns whether there was any.
   bool advance(ZebraStage* next, ZebraStage* before);
-  bool done() const;
+  bool done() const { return next_ == actions_.size(); }
 
  private:
-  struct Issued {
-    int32_t chunk;
-    ZebraTask task;
-  };
-  struct List {
-    std::vector<Issued> tasks;
-    size_t next = 0;
-  };
   void add(const std::vector<PipelineWork>& order, const Lags& lags);
-  void add_tasks(const std::vector<ZebraTask>& from, int32_t chunk, bool forward, bool backward,
-                 List& list) const;
-  bool issue(List& list);
-  bool send(int64_t& next, Phase phase, ZebraStage* other);
+  // Whether the action has to do with the stage's input, or with its output.
+  bool is_bottom(const Action& action) const;
+  bool is_top(const Action& action) const;
+  void send(const Action& action, ZebraStage* to);
   bool last() const { return stage_ + 1 == stages_; }
-  int64_t microbatches() const { return int64_t{chunks_} * group_.microbatches; }
 
-  int32_t stage_, stages_, chunks_;
+  int32_t stage_, stages_;
   double boundary_s_;
-  ZebraGroup group_, last_chunk_;  // the second with sums of gradients
-  ZebraPipelinePlan& plan_;
-  std::vector<ZebraTasks> tasks_;  // [chunk]
-  List attention_, expert_;
-  int64_t to_next_ = 0, to_before_ = 0;  // microbatches that have left the stage, over all chunks
+  const ZebraGroup& group_;
+  TimedActions& timed_;
+  ActionList actions_;
+  size_t next_ = 0;
+  ActionClock clock_;
+  std::vector<uint8_t> received_[2];  // [phase][microbatch] from the stage before it in the phase
 };
 
-ZebraGroup without_sums(ZebraGroup group) {
-  group.times.attention_reduce_s = group.times.expert_reduce_s = 0;
-  return group;
+ActionTimes stage_times(const ZebraGroup& group, int32_t chunks) {
+  ActionTimes times = zebra_times(group);
+  times.chunks *= chunks;
+  times.of = [of = times.of, count = group.microbatches](int32_t layer, int32_t microbatch) {
+    return of(layer, microbatch % count);
+  };
+  return times;
 }
 
 ZebraStage::ZebraStage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags,
-                       ZebraPipelinePlan* plan)
+                       TimedActions* timed)
     : stage_(stage),
       stages_(static_cast<int32_t>(pipeline.stages.size())),
-      chunks_(pipeline.chunks),
       boundary_s_(pipeline.boundary_s),
-      group_(without_sums(pipeline.stages[static_cast<size_t>(stage)])),
-      last_chunk_(pipeline.stages[static_cast<size_t>(stage)]),
-      plan_(*plan) {
-  const ZebraTasks::Ends ends = {stage > 0, !last()};
-  for (int32_t c = 0; c < chunks_; ++c) {
-    tasks_.emplace_back(&(c + 1 == chunks_ ? last_chunk_ : group_), ends,
-                        kPipelineStreams * stage, &plan->queue);
-  }
+      group_(pipeline.stages[static_cast<size_t>(stage)]),
+      timed_(*timed),
+      clock_(stage_times(group_, pipeline.chunks), kPipelineStreams * stage, timed) {
+  const auto microbatches = static_cast<size_t>(pipeline.chunks) * group_.microbatches;
+  received_[0].assign(microbatches, stage == 0);
+  received_[1].assign(microbatches, last());
   const int32_t all = group_.microbatches - 1;
-  add(stage_order(pipeline.schedule, stages_, stage, chunks_).take(),
+  add(stage_order(pipeline.schedule, stages_, stage, pipeline.chunks).take(),
       last() ? lags : Lags{all, all, all});
 }
 
 void ZebraStage::add(const std::vector<PipelineWork>& order, const Lags& lags) {
+  const ActionList of_chunk = zebra_actions(group_, lags);
   for (size_t w = 0; w < order.size(); ++w) {
-    const auto chunk = static_cast<int32_t>(order[w].microbatch);
+    const int64_t chunk = order[w].microbatch;
     const bool forward = order[w].phase == Phase::kForward;
     const bool turns = last() && forward && w + 1 < order.size() &&
-                       order[w + 1].phase == Phase::kBackward &&
-                       order[w + 1].microbatch == order[w].microbatch;
-    const ZebraOrder issued = order_zebra(chunk + 1 == chunks_ ? last_chunk_ : group_, lags);
-    add_tasks(issued.attention, chunk, forward, !forward || turns, attention_);
-    add_tasks(issued.expert, chunk, forward, !forward || turns, expert_);
+                       order[w + 1].phase == Phase::kBackward && order[w + 1].microbatch == chunk;
+    for (Action action : of_chunk) {
+      const bool head = action.kind == ActionKind::kHead;
+      if (head && !last()) continue;
+      const bool of_backward = head || action.phase == Phase::kBackward;
+      if (!turns && of_backward == forward) continue;
+      action.microbatches.first += chunk * group_.microbatches;
+      actions_.push_back(action);
+    }
     if (turns) ++w;
   }
 }
 
-void ZebraStage::add_tasks(const std::vector<ZebraTask>& from, int32_t chunk, bool forward,
-                           bool backward, List& list) const {
-  for (const ZebraTask& task : from) {
-    if (task.kind == ZebraKind::kHead && !last()) continue;
-    if (is_forward(task.kind) ? forward : backward) list.tasks.push_back({chunk, task});
-  }
+bool ZebraStage::is_bottom(const Action& action) const {
+  return action.kind == ActionKind::kAttention && action.layer == 0;
 }
 
-bool ZebraStage::issue(List& list) {
-  const size_t before = list.next;
-  while (list.next < list.tasks.size()) {
-    const Issued& issued = list.tasks[list.next];
-    if (!tasks_[static_cast<size_t>(issued.chunk)].try_add(issued.task)) break;
-    const Phase phase = is_forward(issued.task.kind) ? Phase::kForward : Phase::kBackward;
-    plan_.tasks.push_back({stage_, issued.chunk, issued.task.microbatch, phase, issued.task});
-    ++list.next;
-  }
-  return list.next > before;
+bool ZebraStage::is_top(const Action& action) const {
+  const bool experts = group_.last_layer_experts;
+  return action.kind == (experts ? ActionKind::kExperts : ActionKind::kAttention) &&
+         action.layer == group_.layers - 1;
 }
 
-// Microbatches leave a stage in their order, forward and backward.
-bool ZebraStage::send(int64_t& next, Phase phase, ZebraStage* other) {
-  const int64_t before = next;
-  for (; other && next < microbatches(); ++next) {
-    const auto chunk = static_cast<size_t>(next / group_.microbatches);
-    const auto microbatch = static_cast<int32_t>(next % group_.microbatches);
-    const bool forward = phase == Phase::kForward;
-    StreamTask transfer;
-    transfer.stream = kPipelineStreams * stage_ + kZebraStreams + (forward ? 0 : 1);
-    transfer.seconds = boundary_s_;
-    const bool ready = forward ? tasks_[chunk].output(microbatch, transfer.after)
-                               : tasks_[chunk].input_gradient(microbatch, transfer.after);
-    if (!ready) break;
-    const auto task = static_cast<int32_t>(plan_.queue.size());
-    plan_.queue.push_back(transfer);
-    plan_.tasks.push_back({stage_, static_cast<int32_t>(chunk), microbatch, phase, std::nullopt});
-    if (forward) {
-      other->tasks_[chunk].receive_input(microbatch, task);
-    } else {
-      other->tasks_[chunk].receive_gradient(microbatch, task);
-    }
-  }
-  return next > before;
+void ZebraStage::send(const Action& action, ZebraStage* to) {
+  if (to == nullptr) return;
+  const int64_t microbatch = action.microbatches.first;
+  const bool forward = action.phase == Phase::kForward;
+  const int32_t stream = kPipelineStreams * stage_ + kStepStreams + (forward ? 0 : 1);
+  to->clock_.wait_for(microbatch, static_cast<int32_t>(timed_.queue.size()));
+  to->received_[forward ? 0 : 1][static_cast<size_t>(microbatch)] = 1;
+  timed_.queue.push_back({stream, boundary_s_, clock_.after(microbatch)});
+  timed_.tasks.push_back({TaskKind::kSend, action.phase, -1, static_cast<int32_t>(microbatch)});
 }
 
 bool ZebraStage::advance(ZebraStage* next, ZebraStage* before) {
-  bool any = issue(attention_);
-  any = issue(expert_) || any;
-  any = send(to_next_, Phase::kForward, next) || any;
-  return send(to_before_, Phase::kBackward, before) || any;
-}
-
-bool ZebraStage::done() const {
-  return attention_.next == attention_.tasks.size() && expert_.next == expert_.tasks.size();
+  const size_t begin = next_;
+  for (; next_ < actions_.size(); ++next_) {
+    const Action& action = actions_[next_];
+    const bool forward = action.phase == Phase::kForward;
+    const bool begins = forward ? is_bottom(action) : is_top(action);
+    const auto microbatch = static_cast<size_t>(action.microbatches.first);
+    if (begins && !received_[forward ? 0 : 1][microbatch]) break;
+    clock_.add(action);
+    const bool ends = forward ? is_top(action) : is_bottom(action);
+    if (ends) send(action, forward ? next : before);
+  }
+  return next_ > begin;
 }
 
 }  // namespace
@@ -181,13 +151,13 @@ void ZebraPipeline::set_offloaded(const std::vector<int32_t>& offloaded) {
   }
 }
 
-Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags) {
+Result<TimedActions> plan_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags) {
   RETURN_IF_ERROR(check_zebra_pipeline(pipeline));
-  RETURN_IF_ERROR(check_lags(lags));
-  ZebraPipelinePlan plan;
+  RETURN_IF_ERROR(check_lags(pipeline.stages.back(), lags));
+  TimedActions timed;
   std::deque<ZebraStage> stages;  // they stay where they are
   for (size_t s = 0; s < pipeline.stages.size(); ++s) {
-    stages.emplace_back(pipeline, static_cast<int32_t>(s), lags, &plan);
+    stages.emplace_back(pipeline, static_cast<int32_t>(s), lags, &timed);
   }
   for (bool any = true; any;) {
     any = false;
@@ -196,14 +166,12 @@ Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, con
       any = stages[s].advance(next, s > 0 ? &stages[s - 1] : nullptr) || any;
     }
   }
-  for (const ZebraStage& stage : stages) {
-    if (!stage.done()) return lags_that_wait(lags);
-  }
-  return plan;
+  for (const ZebraStage& stage : stages) CHECK(stage.done(), "stages wait for each other");
+  return timed;
 }
 
 Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags) {
-  ASSIGN_OR_RETURN(ZebraPipelinePlan plan, plan_zebra_pipeline(pipeline, lags));
+  ASSIGN_OR_RETURN(TimedActions plan, plan_zebra_pipeline(pipeline, lags));
   const int streams = kPipelineStreams * static_cast<int>(pipeline.stages.size());
   StreamTimes times = time_streams(plan.queue, streams);
   return ZebraPipelineStep{lags, std::move(plan), std::move(times)};

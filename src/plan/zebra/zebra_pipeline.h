@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -38,31 +37,20 @@ struct ZebraPipeline {
 // Ok, or one line that names the first invalid value.
 Status check_zebra_pipeline(const ZebraPipeline& pipeline);
 
-struct ZebraStageTask {
-  int32_t stage = 0, chunk = 0, microbatch = 0;
-  Phase phase = Phase::kForward;
-  std::optional<ZebraTask> task;  // none: a transfer to the next stage, in the backward to the one
-                                  // before
-};
-
-struct ZebraPipelinePlan {
-  std::vector<ZebraStageTask> tasks;
-  std::vector<StreamTask> queue;  // [tasks]; a task waits for earlier ones only
-};
-
-// The streams of stage s begin at kPipelineStreams * s: those of ZebraStream, then one to the next
-// stage and one to the stage before.
-inline constexpr int kPipelineStreams = kZebraStreams + 2;
+// The streams of stage s begin at kPipelineStreams * s: those of StepStream, then one to the next
+// stage and one to the stage before, whose tasks are of kSend. A task's chunk counts the
+// microbatches of all chunks.
+inline constexpr int kPipelineStreams = kStepStreams + 2;
 
 // For one stage and one chunk the times are those of plan_zebra(). `lags`: the last stage's.
 // O(chunks x layers x microbatches). kUsage: no stage or chunk, the errors of check_zebra, stages
 // without a backward or with different numbers of microbatches, a boundary with a time that no
 // network has, lags that wait for each other.
-Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags);
+Result<TimedActions> plan_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags);
 
 struct ZebraPipelineStep {
   Lags lags;
-  ZebraPipelinePlan plan;
+  TimedActions plan;
   StreamTimes times;
 };
 

@@ -72,7 +72,7 @@ ZebraPipeline random_pipeline(std::mt19937& random, int32_t stages, int32_t chun
   return pipeline;
 }
 
-StreamTimes times_of(const ZebraPipeline& pipeline, const ZebraPipelinePlan& plan) {
+StreamTimes times_of(const ZebraPipeline& pipeline, const TimedActions& plan) {
   return time_streams(plan.queue,
                       kPipelineStreams * static_cast<int>(pipeline.stages.size()));
 }
@@ -97,7 +97,7 @@ TEST(ZebraPipeline, OfOneStageAndChunkIsTheGroupsPlan) {
     ASSERT_EQ(plan.ok(), alone.ok());
     if (!plan.ok()) continue;
     ++plans;
-    const StreamTimes expected = time_streams(alone->queue, kZebraStreams);
+    const StreamTimes expected = time_streams(alone->queue, kStepStreams);
     const StreamTimes times = times_of(pipeline, *plan);
     EXPECT_EQ(times.end_s, expected.end_s);
     EXPECT_EQ(best_zebra_pipeline(pipeline)->times.makespan_s,
@@ -106,60 +106,63 @@ TEST(ZebraPipeline, OfOneStageAndChunkIsTheGroupsPlan) {
   EXPECT_GT(plans, 100);
 }
 
-// Where a task stands: stage, chunk, kind (-1: to another stage), phase, layer, microbatch.
-using Place = std::tuple<int32_t, int32_t, int, Phase, int32_t, int32_t>;
-
+// Where a task stands: stream, kind, phase, layer, microbatch of all chunks.
 class Places {
  public:
-  explicit Places(const ZebraPipelinePlan& plan) {
+  Places(const ZebraPipeline& pipeline, const TimedActions& plan)
+      : microbatches_(pipeline.stages.front().microbatches) {
     for (size_t t = 0; t < plan.tasks.size(); ++t) {
-      const ZebraStageTask& task = plan.tasks[t];
-      const int kind = task.task ? static_cast<int>(task.task->kind) : -1;
-      const int32_t layer = task.task ? task.task->layer : 0;
-      const Place place(task.stage, task.chunk, kind, task.task ? Phase::kForward : task.phase,
-                        layer, task.microbatch);
+      const TimedTask& task = plan.tasks[t];
+      const std::tuple place(plan.queue[t].stream, task.kind, task.phase, task.layer, task.chunk);
       EXPECT_TRUE(places_.emplace(place, t).second);
     }
   }
-  size_t of(int32_t stage, int32_t chunk, ZebraKind kind, int32_t layer, int32_t j) const {
-    return places_.at({stage, chunk, static_cast<int>(kind), Phase::kForward, layer, j});
+  size_t of(int32_t stage, StepStream stream, TaskKind kind, Phase phase, int32_t layer,
+            int32_t chunk, int32_t j) const {
+    return places_.at({kPipelineStreams * stage + static_cast<int32_t>(stream), kind, phase, layer,
+                       chunk * microbatches_ + j});
   }
   size_t boundary(int32_t stage, int32_t chunk, Phase phase, int32_t j) const {
-    return places_.at({stage, chunk, -1, phase, 0, j});
+    const int32_t stream = kPipelineStreams * stage + kStepStreams + (phase == Phase::kBackward);
+    return places_.at({stream, TaskKind::kSend, phase, -1, chunk * microbatches_ + j});
   }
 
  private:
-  std::map<Place, size_t> places_;
+  int32_t microbatches_;
+  std::map<std::tuple<int32_t, TaskKind, Phase, int32_t, int32_t>, size_t> places_;
 };
 
 // What a microbatch of a chunk goes through, one after the other.
 std::vector<size_t> passage(const ZebraPipeline& pipeline, const Places& places, int32_t chunk,
                             int32_t j) {
-  using enum ZebraKind;
+  using enum TaskKind;
+  using enum StepStream;
   std::vector<size_t> chain;
+  const auto add = [&](int32_t stage, StepStream stream, TaskKind kind, Phase phase, int32_t i) {
+    chain.push_back(places.of(stage, stream, kind, phase, i, chunk, j));
+  };
   const auto stages = static_cast<int32_t>(pipeline.stages.size());
   for (int32_t s = 0; s < stages; ++s) {
     const ZebraGroup& g = pipeline.stages[static_cast<size_t>(s)];
     for (int32_t i = 0; i < g.layers; ++i) {
-      chain.push_back(places.of(s, chunk, kAttention, i, j));
+      add(s, kFaster, kAttention, Phase::kForward, i);
       if (!g.has_experts(i)) continue;
-      for (const ZebraKind kind : {kDispatch, kExpert, kCombine}) {
-        chain.push_back(places.of(s, chunk, kind, i, j));
-      }
+      add(s, kToExperts, kDispatch, Phase::kForward, i);
+      add(s, kSlower, kExpert, Phase::kForward, i);
+      add(s, kToAttention, kCombine, Phase::kForward, i);
     }
     if (s + 1 < stages) chain.push_back(places.boundary(s, chunk, Phase::kForward, j));
   }
-  chain.push_back(
-      places.of(stages - 1, chunk, kHead, pipeline.stages.back().layers - 1, j));
+  add(stages - 1, kFaster, kHead, Phase::kForward, -1);
   for (int32_t s = stages - 1; s >= 0; --s) {
     const ZebraGroup& g = pipeline.stages[static_cast<size_t>(s)];
     for (int32_t i = g.layers - 1; i >= 0; --i) {
       if (g.has_experts(i)) {
-        for (const ZebraKind kind : {kCombineBackward, kExpertBackward, kDispatchBackward}) {
-          chain.push_back(places.of(s, chunk, kind, i, j));
-        }
+        add(s, kToExperts, kDispatchBackward, Phase::kBackward, i);
+        add(s, kSlower, kExpertBackward, Phase::kBackward, i);
+        add(s, kToAttention, kCombineBackward, Phase::kBackward, i);
       }
-      chain.push_back(places.of(s, chunk, kAttentionBackward, i, j));
+      add(s, kFaster, kAttentionBackward, Phase::kBackward, i);
     }
     if (s > 0) chain.push_back(places.boundary(s, chunk, Phase::kBackward, j));
   }
@@ -167,18 +170,18 @@ std::vector<size_t> passage(const ZebraPipeline& pipeline, const Places& places,
 }
 
 // The most chunks that a stage has begun and not ended, by the clock.
-int64_t most_begun(const ZebraPipelinePlan& plan, const StreamTimes& times, int32_t stage,
-                   int32_t chunks) {
+int64_t most_begun(const TimedActions& plan, const StreamTimes& times, int32_t stage,
+                   int32_t chunks, int32_t microbatches) {
   std::vector<double> begins(static_cast<size_t>(chunks),
                              std::numeric_limits<double>::infinity());
   std::vector<double> ends(static_cast<size_t>(chunks), 0);
   for (size_t t = 0; t < plan.tasks.size(); ++t) {
-    const ZebraStageTask& task = plan.tasks[t];
-    const bool attention = task.task && (task.task->kind == ZebraKind::kAttention ||
-                                         task.task->kind == ZebraKind::kAttentionBackward);
-    if (task.stage != stage || !attention) continue;
-    double& begin = begins[static_cast<size_t>(task.chunk)];
-    double& end = ends[static_cast<size_t>(task.chunk)];
+    const TimedTask& task = plan.tasks[t];
+    const bool attention =
+        task.kind == TaskKind::kAttention || task.kind == TaskKind::kAttentionBackward;
+    if (plan.queue[t].stream / kPipelineStreams != stage || !attention) continue;
+    double& begin = begins[static_cast<size_t>(task.chunk / microbatches)];
+    double& end = ends[static_cast<size_t>(task.chunk / microbatches)];
     begin = std::min(begin, times.start_s[t]);
     end = std::max(end, times.end_s[t]);
   }
@@ -204,7 +207,7 @@ TEST(ZebraPipeline, TakesEveryMicrobatchThroughAllStagesAndBack) {
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     ++plans;
     const StreamTimes times = times_of(pipeline, *plan);
-    const Places places(*plan);
+    const Places places(pipeline, *plan);
     for (int32_t c = 0; c < chunks; ++c) {
       for (int32_t j = 0; j < pipeline.stages.front().microbatches; ++j) {
         double before_s = 0;
@@ -215,14 +218,14 @@ TEST(ZebraPipeline, TakesEveryMicrobatchThroughAllStagesAndBack) {
       }
     }
     for (int32_t s = 0; s < stages; ++s) {
-      EXPECT_LE(most_begun(*plan, times, s, chunks),
+      EXPECT_LE(most_begun(*plan, times, s, chunks, pipeline.stages.front().microbatches),
                 most_in_flight(pipeline.schedule, stages, s, chunks))
           << "stage " << s;
       // Sums of gradients once a step, behind the last chunk.
       const ZebraGroup& group = pipeline.stages[static_cast<size_t>(s)];
-      const auto sums = std::count_if(plan->tasks.begin(), plan->tasks.end(), [&](const auto& t) {
-        return t.stage == s && t.task && t.task->kind == ZebraKind::kAttentionSum;
-      });
+      const int32_t of_sums = kPipelineStreams * s + static_cast<int32_t>(StepStream::kSums);
+      const auto sums = std::ranges::count_if(
+          plan->queue, [&](const StreamTask& task) { return task.stream == of_sums; });
       EXPECT_EQ(sums, group.times.attention_reduce_s > 0 ? group.layers : 0);
     }
     auto best = best_zebra_pipeline(pipeline);
@@ -278,7 +281,7 @@ std::vector<Job> jobs_of(const ZebraPipeline& pipeline) {
       add(s, 0, g.times.attention.forward_s);
       if (g.has_experts(i)) exchange(s, false);
     }
-    if (s + 1 < stages) add(s, kZebraStreams, pipeline.boundary_s);
+    if (s + 1 < stages) add(s, kStepStreams, pipeline.boundary_s);
   }
   if (pipeline.stages.back().times.head_s > 0) {
     add(stages - 1, 0, pipeline.stages.back().times.head_s);
@@ -289,7 +292,7 @@ std::vector<Job> jobs_of(const ZebraPipeline& pipeline) {
       if (g.has_experts(i)) exchange(s, true);
       add(s, 0, g.times.attention.backward_s);
     }
-    if (s > 0) add(s, kZebraStreams + 1, pipeline.boundary_s);
+    if (s > 0) add(s, kStepStreams + 1, pipeline.boundary_s);
   }
   return std::vector<Job>(
       static_cast<size_t>(pipeline.chunks * pipeline.stages.front().microbatches), job);
@@ -366,7 +369,7 @@ TEST(ZebraJoin, OfEqualGroupsIsTheGroupsPlanWithSums) {
     group.times.attention_reduce_s = join.attention_reduce_s;
     group.times.expert_reduce_s = join.expert_reduce_s;
     const StreamTimes expected =
-        time_streams(plan_zebra(group, joined->groups.front().lags)->queue, kZebraStreams);
+        time_streams(plan_zebra(group, joined->groups.front().lags)->queue, kStepStreams);
     EXPECT_EQ(joined->step_s, expected.makespan_s);
   }
 }
@@ -390,8 +393,8 @@ TEST(ZebraJoin, SumsWaitForTheSlowestGroup) {
   double first_s = 0;
   for (const ZebraStep& step : without->groups) {
     for (size_t t = 0; t < step.plan.tasks.size(); ++t) {
-      const ZebraTask& task = step.plan.tasks[t];
-      if (task.kind != ZebraKind::kAttentionBackward || task.layer != 2) continue;
+      const TimedTask& task = step.plan.tasks[t];
+      if (task.kind != TaskKind::kAttentionBackward || task.layer != 2) continue;
       first_s = std::max(first_s, step.times.end_s[t]);
     }
   }

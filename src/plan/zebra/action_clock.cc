@@ -1,0 +1,132 @@
+#include "plan/zebra/action_clock.h"
+
+#include <utility>
+
+namespace pagoda {
+namespace {
+
+constexpr ActionClock::After kNone = {-1, -1, -1};
+
+double seconds_of(const PassSeconds& pass, Phase phase) {
+  return phase == Phase::kBackward ? pass.backward_s : pass.forward_s;
+}
+
+std::optional<double> seconds_of(const std::optional<PassSeconds>& pass, Phase phase) {
+  if (!pass) return {};
+  return seconds_of(*pass, phase);
+}
+
+}  // namespace
+
+ActionClock::ActionClock(ActionTimes times, int32_t first_stream, TimedActions* timed)
+    : times_(std::move(times)),
+      first_stream_(first_stream),
+      timed_(*timed),
+      after_(static_cast<size_t>(times_.chunks), kNone) {}
+
+int32_t ActionClock::add(const TimedTask& task, StepStream stream, double seconds,
+                         const After& after) {
+  timed_.tasks.push_back(task);
+  timed_.queue.push_back({first_stream_ + static_cast<int32_t>(stream), seconds, after});
+  return static_cast<int32_t>(timed_.queue.size()) - 1;
+}
+
+ActionClock::After ActionClock::compute(const TimedTask& task, std::optional<double> faster_s,
+                                        std::optional<double> slower_s, const After& after) {
+  After done = kNone;
+  if (faster_s) done[0] = add(task, StepStream::kFaster, *faster_s, after);
+  if (slower_s) done[1] = add(task, StepStream::kSlower, *slower_s, after);
+  return done;
+}
+
+void ActionClock::add(const Action& action) {
+  const auto chunk = static_cast<int32_t>(action.microbatches.first / action.microbatches.count);
+  switch (action.kind) {
+    case ActionKind::kAttention:
+      return attention(action, chunk);
+    case ActionKind::kExperts:
+      return experts(action, chunk);
+    case ActionKind::kHead:
+      return head(action, chunk);
+    case ActionKind::kEmbed:
+    case ActionKind::kResidual:
+      return;  // no device is held up by them
+  }
+}
+
+void ActionClock::attention(const Action& action, int32_t chunk) {
+  const auto layer = static_cast<int32_t>(action.layer);
+  const ChunkTimes times = times_.of(layer, chunk);
+  const bool backward = action.phase == Phase::kBackward;
+  const TimedTask task{backward ? TaskKind::kAttentionBackward : TaskKind::kAttention, action.phase,
+                       layer, chunk};
+  After& after = after_[static_cast<size_t>(chunk)];
+  after = compute(task, seconds_of(times.faster.attention, action.phase),
+                  seconds_of(times.slower.attention, action.phase), after);
+  if (backward) sum(StepStream::kSums, times_.attention_sum_s, after, task);
+}
+
+void ActionClock::head(const Action& action, int32_t chunk) {
+  const ChunkTimes times = times_.of(0, chunk);
+  const auto seconds = [](const ChunkTimes::Kind& kind) {
+    return kind.attention ? std::optional(kind.head_s) : std::nullopt;
+  };
+  After& after = after_[static_cast<size_t>(chunk)];
+  after = compute({TaskKind::kHead, Phase::kForward, static_cast<int32_t>(action.layer), chunk},
+                  seconds(times.faster), seconds(times.slower), after);
+}
+
+void ActionClock::experts(const Action& action, int32_t chunk) {
+  const auto layer = static_cast<int32_t>(action.layer);
+  const ChunkTimes times = times_.of(layer, chunk);
+  const Phase phase = action.phase;
+  const bool backward = phase == Phase::kBackward;
+  const auto task = [&](TaskKind kind) { return TimedTask{kind, phase, layer, chunk}; };
+  After before = after_[static_cast<size_t>(chunk)];
+  if (backward) {
+    const auto none = [](const ChunkTimes::Kind& kind) {
+      return kind.attention ? std::optional(0.0) : std::nullopt;
+    };
+    before = compute(task(TaskKind::kRouteReplay), none(times.faster), none(times.slower), before);
+  }
+  const TaskKind there = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
+  std::vector<int32_t> sent;
+  for (int32_t q = 0; q < times_.parts; ++q) {
+    if (backward && times_.send_again) {
+      add(task(TaskKind::kDispatch), StepStream::kToExperts, times.to_experts.forward_s, before);
+    }
+    sent.push_back(
+        add(task(there), StepStream::kToExperts, seconds_of(times.to_experts, phase), before));
+  }
+  const TaskKind expert = backward ? TaskKind::kExpertBackward : TaskKind::kExpert;
+  const TaskKind back = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
+  const StepStream home = times_.one_wire ? StepStream::kToExperts : StepStream::kToAttention;
+  After done = kNone, computed = kNone;
+  for (const int32_t part : sent) {
+    const After arrived = {part, -1, -1};
+    const After own = compute(task(expert), seconds_of(times.faster.experts, phase), {},
+                              times.faster_exchange ? arrived : before);
+    const After other = compute(task(expert), {}, seconds_of(times.slower.experts, phase), arrived);
+    computed = {own[0], other[1], -1};
+    const After given = {part, times.faster_exchange ? own[0] : -1, other[1]};
+    const int32_t combined = add(task(back), home, seconds_of(times.to_attention, phase), given);
+    done = {combined, times.faster_exchange ? -1 : own[0], -1};
+  }
+  after_[static_cast<size_t>(chunk)] = done;
+  if (backward) sum(times_.experts_sums, times_.experts_sum_s, computed, task(expert));
+}
+
+// Begins with the gradients of the last chunk.
+void ActionClock::sum(StepStream stream, double seconds, const After& after, const TimedTask& of) {
+  if (of.chunk + 1 < times_.chunks || seconds == 0) return;
+  add({TaskKind::kAddSums, of.phase, of.layer, of.chunk}, stream, seconds, after);
+}
+
+TimedActions time_actions(const ActionList& actions, ActionTimes times) {
+  TimedActions timed;
+  ActionClock clock(std::move(times), 0, &timed);
+  for (const Action& action : actions) clock.add(action);
+  return timed;
+}
+
+}  // namespace pagoda
