@@ -158,14 +158,9 @@ std::vector<int> expert_homes(const ModelShape& model, const RunSetup& setup,
       dealt[kept].push_back(devices[kept][static_cast<size_t>(i)]);
     }
   }
-  // What is left is spread over the layer, so that waves have some of it each.
-  std::vector<int> homes;
-  size_t next[2] = {0, 0};
-  for (int64_t e = 0; e < experts; ++e) {
-    const int kept = (e + 1) * left / experts > e * left / experts ? 1 : 0;
-    homes.push_back(dealt[kept][next[kept]++]);
-  }
-  return homes;
+  // What is left comes last: sums over a token's experts have their order, and none waits for it.
+  dealt[0].insert(dealt[0].end(), dealt[1].begin(), dealt[1].end());
+  return std::move(dealt[0]);
 }
 
 }  // namespace

@@ -41,6 +41,12 @@ struct Action {
 };
 using ActionList = std::vector<Action>;
 
+// Whether it is attention, or what comes right before it.
+constexpr bool leads_to_attention(const Action& action) {
+  return action.kind == ActionKind::kAttention || action.kind == ActionKind::kResidual ||
+         (action.kind == ActionKind::kEmbed && action.phase == Phase::kForward);
+}
+
 // How far a pass goes.
 enum class PassExtent : uint8_t {
   kLayers,   // forward without the head

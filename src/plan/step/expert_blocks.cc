@@ -125,7 +125,8 @@ class Waves {
   // The group that takes the expert's next row blocks, and how many it has room for. A group has
   // one run of rows of a sum, so that its products can be computed in any order.
   ExpertGroup& group_for(int64_t expert, int64_t cell, size_t device, int64_t& room) {
-    if (!waves_.empty()) {
+    const bool apart = !limits_.apart.empty() && limits_.apart[device] != 0;
+    if (!waves_.empty() && apart == apart_) {
       ExpertGroup& group = waves_.back()[device];
       const bool alone = limits_.padded && !group.blocks.empty();
       const int64_t shards = limits_.expert_shards;
@@ -138,6 +139,7 @@ class Waves {
     }
     waves_.emplace_back(static_cast<size_t>(limits_.devices));
     row_blocks_.assign(static_cast<size_t>(limits_.devices), 0);
+    apart_ = apart;
     room = limits_.group_blocks;
     return waves_.back()[device];
   }
@@ -157,6 +159,7 @@ class Waves {
   std::vector<ExpertWave> waves_;
   std::vector<int64_t> row_blocks_;  // [device] of the newest wave
   std::vector<int64_t> ordinals_;    // [device]
+  bool apart_ = false;               // the newest wave is of devices apart
 };
 
 }  // namespace

@@ -9,7 +9,8 @@
 // A group holds row blocks of one device's experts that are computed together, with one launch for
 // each operator on a GPU, and whose weights are there at once. It has blocks of one expert, or the
 // last blocks of one expert and blocks of the device's experts behind it. A wave is a group for
-// each device: all experts of a run of neighbours, until the first group is full. So waves, one
+// each device: all experts of a run of neighbours, until the first group is full, or until they are
+// those of devices apart (GroupLimits). So waves, one
 // after the other, have the experts in order, which is that of a token's sum. Neither changes a
 // bit: an expert's row blocks are cut from its own first row on, and a group computes each block as
 // it would alone. Pure.
@@ -91,6 +92,8 @@ struct GroupLimits {
   std::vector<int> attends = {};
   int64_t first_row = 0;  // of all, in the layer's re-index vector
   bool goes_on = false;  // other chunks follow, so that no block is an expert's last
+  // [device] its experts have waves without those of devices that are not. Empty: none is.
+  std::vector<uint8_t> apart = {};
 };
 std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLimits& limits);
 

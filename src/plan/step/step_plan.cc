@@ -309,9 +309,9 @@ Task StepPlan::backward_task(TaskKind kind, int64_t layer, int64_t microbatch, P
 }
 
 // The gradients of the shared expert are summed here, those of the record's rest with attention's.
-void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
-                                const LayerRouting& routing, TaskList& tasks,
-                                int64_t before) const {
+size_t StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
+                                  const LayerRouting& routing, TaskList& tasks,
+                                  int64_t before) const {
   check_taken_together(microbatches);
   const int64_t record = shape_.layer_record[layer];
   const RecordShape& dense = shape_.records[record];
@@ -338,9 +338,10 @@ void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
                          routing.begin() + microbatches.end());
   std::optional<ExpertSums> sums;
   if (shape_.pages_expert_sums()) sums.emplace(shape_, pages_, layer, routing);
-  expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, own), Phase::kBackward,
-               sums ? &*sums : nullptr, before, tasks);
-  if (shape_.rounds() == 1 || !finishes(microbatches)) return;
+  const size_t rest = expert_tasks(
+      layer, microbatches, layer_waves(shape_, layer, microbatches, own), Phase::kBackward,
+      sums ? &*sums : nullptr, before, tasks);
+  if (shape_.rounds() == 1 || !finishes(microbatches)) return rest;
   // Gradients of experts whose last rows were in a chunk before this one.
   const std::vector<int64_t> here = tokens_per_expert(own), all = tokens_per_expert(routing);
   for (int64_t e = 0; e < shape_.num_experts; ++e) {
@@ -354,6 +355,7 @@ void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
     add_expert_sums(like, sums->rest(e, home), tasks);
     expert_gradient(like, sums->take_whole(e, home), tasks);
   }
+  return rest;
 }
 
 void StepPlan::backward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const {

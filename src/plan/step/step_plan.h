@@ -73,8 +73,10 @@ class StepPlan {
   // The head and the backward take chunks in ascending order, and finish gradients behind the last.
   // REQUIRES: all microbatches, or with RunShape::rounds() > 1 a chunk. `routing`: of
   // all microbatches up to these.
-  void backward_experts(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
-                        TaskList& tasks, int64_t before = 0) const;
+  // Returns where in `tasks` those begin that should stand behind attention of other chunks:
+  // zebra's devices that attend have experts too. Else the end.
+  size_t backward_experts(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
+                          TaskList& tasks, int64_t before = 0) const;
   void backward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
   void embed_backward(Microbatches microbatches, TaskList& tasks) const;
 
@@ -96,8 +98,10 @@ class StepPlan {
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   Task of_microbatch(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   Place attending(int64_t microbatch) const;
-  void expert_tasks(int64_t layer, Microbatches microbatches, const std::vector<ExpertWave>& waves,
-                    Phase phase, ExpertSums* sums, int64_t before, TaskList& tasks) const;
+  bool has_own(const ExpertWave& wave) const;
+  size_t expert_tasks(int64_t layer, Microbatches microbatches,
+                      const std::vector<ExpertWave>& waves, Phase phase, ExpertSums* sums,
+                      int64_t before, TaskList& tasks) const;
   bool finishes(Microbatches microbatches) const;
   void check_taken_together(Microbatches microbatches) const;
   void expert_gradient(const Task& like, std::optional<PageId> sum, TaskList& tasks) const;

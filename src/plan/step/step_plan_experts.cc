@@ -1,5 +1,6 @@
 // The tasks of a layer's experts: rows to the devices that compute them, and back.
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,11 @@ std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microb
     limits.attends.push_back(shape.attending(b));
   }
   limits.first_row = microbatches.first * shape.microbatch_tokens * shape.experts_per_token;
+  // Zebra's devices that attend compute their experts between attention of other chunks, which the
+  // waves of others do not wait for.
+  for (int d = 0; d < shape.devices && shape.rounds() > 1; ++d) {
+    limits.apart.push_back(shape.attends(d));
+  }
   limits.goes_on = shape.rounds() > 1 && microbatches.end() < shape.microbatches;
   return expert_waves(routing, limits);
 }
@@ -310,13 +316,21 @@ void StepPlan::index(int64_t layer, Microbatches microbatches, Phase phase, Task
   }
 }
 
+bool StepPlan::has_own(const ExpertWave& wave) const {
+  for (size_t d = 0; d < wave.size() && shape_.rounds() > 1; ++d) {
+    if (!wave[d].blocks.empty() && shape_.attends(static_cast<int>(d))) return true;
+  }
+  return false;
+}
+
 // Adds dispatch, experts and combine of every wave. With several devices a wave is handed out
 // before the one before it is computed, and combined before the one behind it is: so a device may
 // compute a wave while others are still at the one before. Combines, and so their sums, keep the
 // order of the experts.
-void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
-                            const std::vector<ExpertWave>& waves, Phase phase, ExpertSums* sums,
-                            int64_t before, TaskList& tasks) const {
+// Returns where the first wave of devices that attend begins in zebra, else the end.
+size_t StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
+                              const std::vector<ExpertWave>& waves, Phase phase, ExpertSums* sums,
+                              int64_t before, TaskList& tasks) const {
   const int64_t in_flight = waves_in_flight(shape_.devices), ahead = in_flight - 1;
   index(layer, microbatches, phase, tasks);
   if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
@@ -329,9 +343,14 @@ void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
     const int64_t slot = (begin + i) % in_flight;
     return WavePlace{phase, layer, i, slot, microbatches.first, microbatches.count};
   };
+  std::optional<size_t> own;
   for (int64_t i = -ahead; i < count + ahead; ++i) {
     const int64_t next = i + ahead, done = i - ahead;
-    if (next < count) dispatch(place(next), waves[static_cast<size_t>(next)], tasks);
+    if (next < count) {
+      const ExpertWave& wave = waves[static_cast<size_t>(next)];
+      if (!own && has_own(wave)) own = tasks.size();
+      dispatch(place(next), wave, tasks);
+    }
     const bool combines = done >= 0;
     if (combines && ahead > 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
     if (i >= 0 && i < count) {
@@ -343,6 +362,7 @@ void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
     if (combines && ahead == 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
   }
   if (phase == Phase::kForward) give_up_normed(first_task, tasks);
+  return own.value_or(tasks.size());
 }
 
 }  // namespace pagoda

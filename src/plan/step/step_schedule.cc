@@ -209,7 +209,31 @@ void StepSchedule::foresee_rest(StepPiece& piece) const {
   piece.foreseen = std::move(uses);
 }
 
+// Holds back what devices that attend do of it, so that others have their rows sooner than these
+// end with attention, and need not wait for them.
+void StepSchedule::backward_experts(const Action& action, TaskList& tasks) {
+  const LayerRouting routing =
+      layer_routing(routing_, action.layer, {0, action.microbatches.end()});
+  const size_t own =
+      plan_.backward_experts(action.layer, action.microbatches, routing, tasks, experts_begun_++);
+  const auto from = tasks.begin() + static_cast<std::ptrdiff_t>(own);
+  held_.assign(from, tasks.end());
+  held_of_ = action.microbatches;
+  tasks.erase(from, tasks.end());
+}
+
 void StepSchedule::add(const Action& action, StepPiece& piece) {
+  if (action.microbatches == held_of_ || !leads_to_attention(action)) release(piece.tasks);
+  add_now(action, piece);
+  if (action.kind == ActionKind::kAttention) release(piece.tasks);
+}
+
+void StepSchedule::release(TaskList& tasks) {
+  tasks.insert(tasks.end(), held_.begin(), held_.end());
+  held_.clear();
+}
+
+void StepSchedule::add_now(const Action& action, StepPiece& piece) {
   if (action.phase == Phase::kForward) {
     switch (action.kind) {
       case ActionKind::kEmbed:
@@ -226,10 +250,7 @@ void StepSchedule::add(const Action& action, StepPiece& piece) {
   }
   switch (action.kind) {
     case ActionKind::kExperts:
-      return plan_.backward_experts(
-          action.layer, action.microbatches,
-          layer_routing(routing_, action.layer, {0, action.microbatches.end()}), piece.tasks,
-          experts_begun_++);
+      return backward_experts(action, piece.tasks);
     case ActionKind::kAttention:
       return plan_.backward_attention(action.layer, action.microbatches, piece.tasks);
     case ActionKind::kEmbed:

@@ -109,6 +109,9 @@ class StepSchedule {
 
  private:
   void add(const Action& action, StepPiece& piece);
+  void add_now(const Action& action, StepPiece& piece);
+  void backward_experts(const Action& action, TaskList& tasks);
+  void release(TaskList& tasks);
   void embed(const Action& action, TaskList& tasks);
   void attention(const Action& action, StepPiece& piece);
   void experts(const Action& action, TaskList& tasks);
@@ -136,6 +139,8 @@ class StepSchedule {
   size_t next_ = 0;         // the next piece begins with this action
   size_t forward_end_ = 0;  // all layers' forward is in front of this action
   int64_t experts_begun_ = 0;   // actions of experts
+  TaskList held_;               // of the backward of held_of_, until attention of others is issued
+  Microbatches held_of_;
   bool asked_routing_ = false;  // the newest piece ends where that of next_ must be known
   std::vector<int64_t> asked_;  // records whose weights are uploaded after their updates, if there
                                 // is room

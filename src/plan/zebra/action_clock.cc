@@ -41,17 +41,27 @@ ActionClock::After ActionClock::compute(const TimedTask& task, std::optional<dou
 
 void ActionClock::add(const Action& action) {
   const auto chunk = static_cast<int32_t>(action.microbatches.first / action.microbatches.count);
+  if (held_ && (held_->task.chunk == chunk || !leads_to_attention(action))) release();
   switch (action.kind) {
     case ActionKind::kAttention:
-      return attention(action, chunk);
+      attention(action, chunk);
+      break;
     case ActionKind::kExperts:
-      return experts(action, chunk);
+      experts(action, chunk);
+      break;
     case ActionKind::kHead:
-      return head(action, chunk);
+      head(action, chunk);
+      break;
     case ActionKind::kEmbed:
     case ActionKind::kResidual:
-      return;  // no device is held up by them
+      break;  // no device is held up by them
   }
+  if (action.kind == ActionKind::kAttention) release();
+}
+
+void ActionClock::release() {
+  if (!held_) return;
+  give_back(*std::exchange(held_, {}));
 }
 
 void ActionClock::attention(const Action& action, int32_t chunk) {
@@ -84,10 +94,11 @@ void ActionClock::experts(const Action& action, int32_t chunk) {
   const auto task = [&](TaskKind kind) { return TimedTask{kind, phase, layer, chunk}; };
   After before = after_[static_cast<size_t>(chunk)];
   if (backward) {
-    const auto none = [](const ChunkTimes::Kind& kind) {
-      return kind.attention ? std::optional(0.0) : std::nullopt;
+    const auto replay = [](const ChunkTimes::Kind& kind) {
+      return kind.attention ? std::optional(kind.replay_s) : std::nullopt;
     };
-    before = compute(task(TaskKind::kRouteReplay), none(times.faster), none(times.slower), before);
+    before =
+        compute(task(TaskKind::kRouteReplay), replay(times.faster), replay(times.slower), before);
   }
   const TaskKind there = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
   std::vector<int32_t> sent;
@@ -98,22 +109,35 @@ void ActionClock::experts(const Action& action, int32_t chunk) {
     sent.push_back(
         add(task(there), StepStream::kToExperts, seconds_of(times.to_experts, phase), before));
   }
-  const TaskKind expert = backward ? TaskKind::kExpertBackward : TaskKind::kExpert;
-  const TaskKind back = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
+  Held part{task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert), times, std::move(sent),
+            before};
+  if (backward && times.faster.experts && times.slower.experts) {
+    held_ = std::move(part);
+  } else {
+    give_back(part);
+  }
+}
+
+// What experts do with the parts that were sent, and the way back.
+void ActionClock::give_back(const Held& part) {
+  const auto& [task, times, sent, before] = part;
+  const bool backward = task.phase == Phase::kBackward;
+  TimedTask back = task;
+  back.kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
   const StepStream home = times_.one_wire ? StepStream::kToExperts : StepStream::kToAttention;
   After done = kNone, computed = kNone;
-  for (const int32_t part : sent) {
-    const After arrived = {part, -1, -1};
-    const After own = compute(task(expert), seconds_of(times.faster.experts, phase), {},
+  for (const int32_t arrival : sent) {
+    const After arrived = {arrival, -1, -1};
+    const After own = compute(task, seconds_of(times.faster.experts, task.phase), {},
                               times.faster_exchange ? arrived : before);
-    const After other = compute(task(expert), {}, seconds_of(times.slower.experts, phase), arrived);
+    const After other = compute(task, {}, seconds_of(times.slower.experts, task.phase), arrived);
     computed = {own[0], other[1], -1};
-    const After given = {part, times.faster_exchange ? own[0] : -1, other[1]};
-    const int32_t combined = add(task(back), home, seconds_of(times.to_attention, phase), given);
+    const After given = {arrival, times.faster_exchange ? own[0] : -1, other[1]};
+    const int32_t combined = add(back, home, seconds_of(times.to_attention, task.phase), given);
     done = {combined, times.faster_exchange ? -1 : own[0], -1};
   }
-  after_[static_cast<size_t>(chunk)] = done;
-  if (backward) sum(times_.experts_sums, times_.experts_sum_s, computed, task(expert));
+  after_[static_cast<size_t>(task.chunk)] = done;
+  if (backward) sum(times_.experts_sums, times_.experts_sum_s, computed, task);
 }
 
 // Begins with the gradients of the last chunk.

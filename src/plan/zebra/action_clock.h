@@ -40,6 +40,7 @@ struct ChunkTimes {
   struct Kind {
     std::optional<PassSeconds> attention, experts;  // none: such devices do not do it
     double head_s = 0;
+    double replay_s = 0;  // before the backward of experts: what they get again
   };
   Kind faster, slower;
   // Whether the faster devices get rows of their experts from each other, by the transfers.
@@ -90,6 +91,16 @@ class ActionClock {
   void attention(const Action& action, int32_t chunk);
   void head(const Action& action, int32_t chunk);
   void experts(const Action& action, int32_t chunk);
+  // The backward of experts, of which a faster device does a part, until attention of another chunk
+  // has been added.
+  struct Held {
+    TimedTask task;
+    ChunkTimes times;
+    std::vector<int32_t> sent;
+    After before;
+  };
+  void give_back(const Held& part);
+  void release();
   // Adds a task to the stream of each kind of device that has seconds for it.
   After compute(const TimedTask& task, std::optional<double> faster_s,
                 std::optional<double> slower_s, const After& after);
@@ -100,6 +111,7 @@ class ActionClock {
   int32_t first_stream_;
   TimedActions& timed_;
   std::vector<After> after_;  // [chunk]
+  std::optional<Held> held_;
 };
 
 // The tasks of a list of actions by themselves.
