@@ -53,7 +53,7 @@ ROOMS = {
     "config": {"base", "hardware", "device", "kernels", "offload", "optim", "model", "data",
                "plan/step", "plan/machine"},
     "train": RUN,
-    "preview": RUN | {"plan/forecast", "plan/search", "train"},
+    "preview": RUN | {"plan/forecast", "plan/search", "plan/zebra", "train"},
     "report": RUN | {"train"},
     "commands": RUN | {"train", "preview", "report"},
     "bench/race": RUN,

@@ -10,6 +10,7 @@
 #include "parallel/host_name.h"
 #include "preview/chat_date_choice.h"
 #include "preview/micro_batch_choice.h"
+#include "preview/zebra_choice.h"
 #include "report/report.h"
 #include "train/process_memory.h"
 #include "train/saved_layers.h"
@@ -47,6 +48,7 @@ void say_what_is_kept(const HfFolder& folder) {
 Status resolve_run(RunConfig& config, bool resume, RankGroup& ranks) {
   RETURN_IF_ERROR(ranks.agree(HfFolder::open(config.model.path).status()));
   RETURN_IF_ERROR(choose_micro_batch(config, resume, ranks));
+  RETURN_IF_ERROR(ranks.agree(choose_zebra(config, ranks)));
   return ranks.agree(ranks.rank() == 0 ? choose_chat_date(config, resume) : Status());
 }
 

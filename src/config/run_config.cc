@@ -100,16 +100,16 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "devices that attend and those with the experts work at different train.chunks at a time; "
         "auto: experts");
   t.add_or_auto("attention_devices", c.parallel.attention_devices, kRunOnly,
-                "devices that share all work but the experts'; auto: all, half of them in zebra, "
-                "or as many as there are train.shards",
+                "devices that share all work but the experts'; auto: all, or as many as there are "
+                "train.shards; in zebra as planned",
                 "devices");
   t.add("offloaded", c.parallel.offloaded, kRunOnly,
         "zebra: experts of a layer that the devices which attend keep; a number for each layer, "
-        "or one for all",
+        "or one for all; auto: as planned",
         "experts");
   t.add("lags", c.parallel.lags, kRunOnly,
         "zebra: chunks by which the last layer's attention is ahead of the head, the head of the "
-        "attention's backward, and the last experts of their backward; auto: 1 1 1",
+        "attention's backward, and the last experts of their backward; auto: as planned",
         "chunks");
   t.add("shares", c.parallel.shares, {"speed", "uniform"}, kRunOnly,
         "what devices of unequal speed have of microbatches and experts: speed: in proportion to "

@@ -82,7 +82,7 @@ struct RunConfig {
   struct Parallel {
     LayoutKind layout = LayoutKind::kAuto;
     int64_t attention_devices = 0;
-    std::vector<std::string> offloaded = {"0"};
+    std::vector<std::string> offloaded = {"auto"};
     std::vector<std::string> lags = {"auto"};
     ShareKind shares = ShareKind::kSpeed;
     PlaceKind place = PlaceKind::kStep;
@@ -207,6 +207,10 @@ struct RunConfig {
   // parallel.attention_devices of so many devices; the same as for sums() is required.
   int64_t attention_devices(int64_t devices) const;
   bool zebra() const { return parallel.layout == LayoutKind::kZebra; }
+  // Whether the planner is to choose them for a run (preview/zebra_choice.h); whoever does not ask
+  // it gets 1 1 1 and 0.
+  bool auto_lags() const;
+  bool auto_offloaded() const;
   // parallel.offloaded: one number for all layers, or one for each. REQUIRES of both: validate().
   std::vector<int64_t> offloaded() const;
   Lags lags() const;

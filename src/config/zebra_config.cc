@@ -36,7 +36,7 @@ bool is_auto(const std::vector<std::string>& texts) {
 
 Status check_lags(const RunConfig& c) {
   const std::vector<std::string>& texts = c.parallel.lags;
-  if (is_auto(texts)) return Status();
+  if (c.auto_lags()) return Status();
   RETURN_IF_ERROR(check_counts("parallel.lags", texts));
   if (texts.size() == 3) return Status();
   return refuse("parallel.lags", texts.empty() ? "" : texts.front(),
@@ -47,7 +47,9 @@ Status check_lags(const RunConfig& c) {
 
 // Zebra changes no bit; train.chunks does, so that a checkpoint has it.
 Status check_zebra_run(const RunConfig& c) {
-  RETURN_IF_ERROR(check_counts("parallel.offloaded", c.parallel.offloaded));
+  if (!c.auto_offloaded()) {
+    RETURN_IF_ERROR(check_counts("parallel.offloaded", c.parallel.offloaded));
+  }
   RETURN_IF_ERROR(check_lags(c));
   if (!c.zebra()) return Status();
   const auto needs = [](const char* what) { return refuse("parallel.layout", "zebra", what); };
@@ -67,7 +69,11 @@ Status check_zebra_run(const RunConfig& c) {
                      (long long)c.train.chunks));
 }
 
+bool RunConfig::auto_lags() const { return is_auto(parallel.lags); }
+bool RunConfig::auto_offloaded() const { return is_auto(parallel.offloaded); }
+
 std::vector<int64_t> RunConfig::offloaded() const {
+  if (auto_offloaded()) return {0};
   std::vector<int64_t> counts;
   for (const std::string& text : parallel.offloaded) {
     counts.push_back(count_of(text));
@@ -76,7 +82,7 @@ std::vector<int64_t> RunConfig::offloaded() const {
 }
 
 Lags RunConfig::lags() const {
-  if (is_auto(parallel.lags)) return {1, 1, 1};
+  if (auto_lags()) return {1, 1, 1};
   const auto lag = [&](size_t i) {
     return static_cast<int32_t>(count_of(parallel.lags[i]));
   };

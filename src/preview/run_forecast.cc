@@ -8,6 +8,7 @@
 #include "plan/machine/model_cost.h"
 #include "plan/machine/work_cost.h"
 #include "plan/step/expert_seats.h"
+#include "preview/zebra_choice.h"
 #include "train/run_setup.h"
 #include "train/session.h"
 
@@ -178,11 +179,19 @@ PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_
 
 Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
                                            std::vector<RankSettings>& ranks) {
+  for (const RankSettings& rank : ranks) {
+    RETURN_IF_ERROR(check_layers(model.shape, rank.setup));
+    RETURN_IF_ERROR(check_ranks(model.shape, rank.setup));
+  }
+  // Rank 0 chooses for all.
+  RankSettings& first = ranks.front();
+  choose_zebra(model.shape, first.sheet, first.config, first.setup);
   int64_t blocks = kMostTogether;
   for (RankSettings& rank : ranks) {
     RunSetup& setup = rank.setup;
-    RETURN_IF_ERROR(check_layers(model.shape, setup));
-    RETURN_IF_ERROR(check_ranks(model.shape, setup));
+    setup.lags = first.setup.lags;
+    setup.offloaded = first.setup.offloaded;
+    setup.size.shard_device = first.setup.size.shard_device;
     const RunShape shape = make_run_shape(model.shape, setup);
     rank.group = choose_group(shape, model.shape, setup, rank.device_bytes);
     blocks = std::min(blocks, rank.group.blocks);

@@ -10,6 +10,8 @@
 #include "cli/sheet_file.h"
 #include "plan/machine/model_cost.h"
 #include "preview/plan_changes.h"
+#include "preview/this_machine.h"
+#include "preview/zebra_choice.h"
 #include "report/traffic_report.h"
 #include "tests/testing/tiny_run.h"
 #include "train/saved_layers.h"
@@ -97,6 +99,37 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
 }
 
 // Layers that keep what their backward reads, and that a step is shorter for it.
+// What zebra leaves open: a plan takes the numbers that a run on this machine writes down, and what
+// the run file has stays.
+TEST(RunForecast, ChoosesZebraAsTrainDoes) {
+  TinyRun run;
+  RunConfig& config = run.config();
+  config.data.sequence_len = config.train.micro_batch_tokens = 16;
+  config.train.tokens_per_step = 12 * 16;
+  config.train.chunks = 4;
+  config.train.devices = {"cpu/8:8", "cpu/10:30", "cpu/10:30"};
+  config.parallel.layout = LayoutKind::kZebra;
+  ASSERT_TRUE(config.validate().ok()) << config.validate().message();
+  const MachineSheet sheet = this_machine_sheet();
+  const ModelSizes model = read_model_sizes(config.model.path).take();
+  const PlannedRun planned = planned_run(model, config, sheet).take();
+  RankGroup alone;
+  ASSERT_TRUE(choose_zebra(config, alone).ok());
+  EXPECT_FALSE(config.auto_lags() || config.auto_offloaded());
+  EXPECT_GT(config.parallel.attention_devices, 0);
+  ASSERT_TRUE(config.validate().ok()) << config.validate().message();
+  const PlannedRun again = planned_run(model, config, sheet).take();
+  expect_equal(planned.shape, again.shape);
+  EXPECT_EQ(planned.shape.lags, again.shape.lags);
+  EXPECT_EQ(planned.shape.shard_device, again.shape.shard_device);
+  config.parallel.lags = {"2", "1", "0"};
+  config.parallel.offloaded = {"5"};
+  config.parallel.attention_devices = 0;
+  ASSERT_TRUE(choose_zebra(config, alone).ok());
+  EXPECT_EQ(config.lags(), (Lags{2, 1, 0}));
+  EXPECT_EQ(config.offloaded(), std::vector<int64_t>{5});
+}
+
 TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
   for (const int64_t devices : {1, 2}) {
     TinyRun run;

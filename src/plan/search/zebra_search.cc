@@ -176,7 +176,8 @@ void ZebraSearch::improve(Candidate& c) {
   if (c.offloaded.empty() || c.least_s > worst_s()) return;
   ZebraPipeline pipeline = pipeline_of(c);
   pipeline.set_offloaded(c.offloaded);
-  for (const Lags& lags : lag_choices(pipeline.stages.back())) {
+  const ZebraGroup& last = pipeline.stages.back();
+  for (const Lags& lags : lag_choices(last.microbatches, last.last_layer_experts)) {
     if (tasks_left_ > 0) try_plan(c, pipeline, c.offloaded, lags);
   }
   const int64_t tasks = tasks_of(pipeline);

@@ -327,7 +327,9 @@ Result<AsymPlan> plan_asym_ea(const ZebraPipeline& pipeline, std::span<const Asy
   ASSIGN_OR_RETURN(std::vector<StageChunks> stages, stage_chunks(pipeline, bounds));
   ASSIGN_OR_RETURN(std::vector<int32_t> start, gather_and_squeeze(pipeline, bounds));
   PipelineTimer timer(pipeline);
-  const auto lags = static_cast<int64_t>(lag_choices(pipeline.stages.back()).size());
+  const ZebraGroup& last = pipeline.stages.back();
+  const auto lags =
+      static_cast<int64_t>(lag_choices(last.microbatches, last.last_layer_experts).size());
   Search search(timer, std::move(stages), std::move(start), lags, most_plans);
   RETURN_IF_ERROR(search.run());
   return search.take();

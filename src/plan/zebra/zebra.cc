@@ -79,11 +79,12 @@ Result<TimedActions> plan_zebra(const ZebraGroup& group, const Lags& lags) {
   return time_actions(zebra_actions(group, lags), zebra_times(group));
 }
 
-std::vector<Lags> lag_choices(const ZebraGroup& group) {
+std::vector<Lags> lag_choices(int64_t microbatches, bool last_layer_experts) {
   std::vector<int32_t> choices;
-  for (int32_t lag = 0; lag <= std::min(3, group.microbatches - 1); ++lag) choices.push_back(lag);
-  if (group.microbatches > 4) choices.push_back(group.microbatches - 1);
-  const std::vector<int32_t> turns = group.last_layer_experts ? choices : std::vector<int32_t>{0};
+  const auto most = static_cast<int32_t>(microbatches - 1);
+  for (int32_t lag = 0; lag <= std::min(3, most); ++lag) choices.push_back(lag);
+  if (most > 3) choices.push_back(most);
+  const std::vector<int32_t> turns = last_layer_experts ? choices : std::vector<int32_t>{0};
   std::vector<Lags> lags;
   for (const int32_t head : turns) {
     for (const int32_t attention : turns) {
@@ -96,7 +97,7 @@ std::vector<Lags> lag_choices(const ZebraGroup& group) {
 Result<ZebraStep> best_zebra(const ZebraGroup& group) {
   RETURN_IF_ERROR(check_zebra(group));
   std::optional<ZebraStep> best;
-  for (const Lags& lags : lag_choices(group)) {
+  for (const Lags& lags : lag_choices(group.microbatches, group.last_layer_experts)) {
     Result<TimedActions> plan = plan_zebra(group, lags);
     if (!plan.ok()) continue;  // these lags wait for each other
     StreamTimes times = time_streams(plan->queue, kStepStreams);

@@ -93,7 +93,7 @@ struct ZebraStep {
 
 // The lags that are worth trying: 0 to 3 and R - 1 for each; the head's and attention's only if
 // they count. Some may wait for each other. At most 125.
-std::vector<Lags> lag_choices(const ZebraGroup& group);
+std::vector<Lags> lag_choices(int64_t microbatches, bool last_layer_experts);
 
 // The plan of the least time among these lags; the first among equals. O(L R) for each.
 Result<ZebraStep> best_zebra(const ZebraGroup& group);

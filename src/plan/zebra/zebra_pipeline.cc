@@ -179,8 +179,9 @@ Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, con
 
 Result<ZebraPipelineStep> best_zebra_pipeline(const ZebraPipeline& pipeline) {
   RETURN_IF_ERROR(check_zebra_pipeline(pipeline));
+  const ZebraGroup& last = pipeline.stages.back();
   std::optional<ZebraPipelineStep> best;
-  for (const Lags& lags : lag_choices(pipeline.stages.back())) {
+  for (const Lags& lags : lag_choices(last.microbatches, last.last_layer_experts)) {
     Result<ZebraPipelineStep> step = time_zebra_pipeline(pipeline, lags);
     if (!step.ok()) continue;  // these lags wait for each other
     if (!best || step->times.makespan_s < best->times.makespan_s) best = step.take();

@@ -10,7 +10,8 @@
 #include "plan/forecast/simulator.h"
 #include "plan/memory/memory_plan.h"
 #include "plan/step/zebra_actions.h"
-#include "plan/zebra/action_clock.h"
+#include "plan/zebra/run_zebra.h"
+#include "plan/zebra/zebra.h"
 
 namespace pagoda {
 namespace {
@@ -224,6 +225,62 @@ TEST(ZebraSimulated, TheClockGivesTheTimesOfTasks) {
   }
   std::printf("%d of %d waited for room, at most %.1f %%\n", waited, kCases, 100 * (most - 1));
   EXPECT_LE(waited, kCases / 20);
+}
+
+// The clock with the times that it makes of a run's shape and costs.
+TEST(ZebraSimulated, TimesOfARunAreThoseOfItsTasks) {
+  std::mt19937 random(63);
+  for (int k = 0; k < 200; ++k) {
+    const Case c = random_case(random);
+    const RunShape shape = shape_of(c);
+    const TimedActions timed =
+        time_actions(make_actions(shape, c.extent), run_times(shape, profile_of(c)));
+    const double seconds = time_streams(timed.queue, kStepStreams).makespan_s;
+    EXPECT_NEAR(seconds, clock_s(c), 1e-9 * seconds) << k;
+  }
+}
+
+// Every number of kept experts in each layer, and all lags: the tasks of the choice are as fast as
+// those of the best, but for a few per cent, and faster than those of what nobody chose.
+TEST(ZebraSimulated, TheChoiceIsNearTheBest) {
+  std::mt19937 random(64);
+  double gained = 0;
+  for (int k = 0; k < 3; ++k) {
+    Case c = random_case(random);
+    c.is_moe = k % 3 == 0 ? std::vector<uint8_t>{1, 0} : std::vector<uint8_t>{1, 1};
+    c.chunks = 3;
+    c.faster = c.slower = 1;
+    c.experts = 6;
+    c.extent = PassExtent::kStep;
+    c.slower_experts = c.slower_experts * 2;
+    const auto with = [&](std::vector<int64_t> moved, const Lags& lags) {
+      Case other = c;
+      other.moved = std::move(moved);
+      other.lags = lags;
+      return other;
+    };
+    const ZebraShape shape = [&](int64_t, int64_t moved) {
+      return shape_of(with(std::vector<int64_t>(c.is_moe.size(), moved), {}));
+    };
+    const ZebraRun run = choose_zebra({}, shape, profile_of(c));
+    double best_s = 1e9;
+    for (const Lags& lags : lag_choices(3, c.is_moe.back() != 0)) {
+      if (lags_wait_for_each_other(lags, c.is_moe.back() != 0, 3)) continue;
+      for (int64_t first = 0; first <= 6; ++first) {
+        for (int64_t second = 0; second <= (c.is_moe.back() != 0 ? 6 : 0); ++second) {
+          best_s = std::min(best_s, simulated_s(with({first, second}, lags)));
+        }
+      }
+    }
+    const double chosen_s = simulated_s(with(run.offloaded, run.lags));
+    const double without_s = simulated_s(with({0, 0}, {1, 1, 1}));
+    std::printf("chosen %.2f, best %.2f, without %.2f, %lld timed\n", chosen_s, best_s, without_s,
+                (long long)run.timed);
+    EXPECT_LE(chosen_s, 1.05 * best_s);
+    EXPECT_LE(chosen_s, without_s);
+    gained = std::max(gained, without_s / chosen_s);
+  }
+  EXPECT_GT(gained, 1.1);
 }
 
 // Expert parallelism and disaggregated experts: all chunks together, layer by layer. Devices that

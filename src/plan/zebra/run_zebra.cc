@@ -1,0 +1,253 @@
+#include "plan/zebra/run_zebra.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "base/bytes.h"
+#include "plan/step/zebra_actions.h"
+#include "plan/zebra/zebra.h"
+
+namespace pagoda {
+namespace {
+
+// Seconds of a chunk's work in one layer, by the costs of each device.
+class RunTimes {
+ public:
+  RunTimes(const RunShape& shape, const MachineProfile& profile)
+      : shape_(shape),
+        profile_(profile),
+        width_(shape.microbatches / shape.rounds()),
+        attended_(static_cast<size_t>(shape.devices), 0) {
+    for (int64_t b = 0; b < width_; ++b) ++attended_[static_cast<size_t>(shape.attending(b))];
+  }
+
+  ChunkTimes of(int64_t layer) const;
+
+ private:
+  double seconds(TaskKind kind, int device, double units) const {
+    Task task;
+    task.kind = kind;
+    task.device = static_cast<uint8_t>(device);
+    return profile_.of(task).seconds(units);
+  }
+  double of_microbatches(std::initializer_list<TaskKind> kinds, int device) const;
+  double of_experts(TaskKind kind, int device, int64_t experts) const;
+  double transfer(const std::vector<int64_t>& experts, bool back, double row_bytes) const;
+  double rows() const {  // of an expert, of each microbatch
+    return static_cast<double>(shape_.microbatch_tokens * shape_.experts_per_token) /
+           static_cast<double>(shape_.num_experts);
+  }
+
+  const RunShape& shape_;
+  const MachineProfile& profile_;
+  int64_t width_;
+  std::vector<int64_t> attended_;  // [device] microbatches of a chunk
+};
+
+double RunTimes::of_microbatches(std::initializer_list<TaskKind> kinds, int device) const {
+  double of_one = 0;
+  for (const TaskKind kind : kinds) {
+    of_one += seconds(kind, device, static_cast<double>(shape_.microbatch_tokens));
+  }
+  return of_one * static_cast<double>(attended_[static_cast<size_t>(device)]);
+}
+
+double RunTimes::of_experts(TaskKind kind, int device, int64_t experts) const {
+  const double of_expert = rows() * static_cast<double>(width_);
+  const double blocks = std::ceil(of_expert / static_cast<double>(shape_.row_block));
+  const double of_one = seconds(kind, device, 0) * blocks;
+  return static_cast<double>(experts) *
+         (of_one + seconds(kind, device, of_expert) - seconds(kind, device, 0));
+}
+
+// What the busiest device puts together, the longest way of any pair's rows, and what arrives at
+// the busiest and is put in its place. `back`: from the experts to where the tokens are.
+double RunTimes::transfer(const std::vector<int64_t>& experts, bool back, double row_bytes) const {
+  std::vector<double> sent_s(experts.size(), 0), placed_s(experts.size(), 0);
+  double way_s = 0;
+  for (int home = 0; home < shape_.devices; ++home) {
+    for (int seat = 0; seat < shape_.devices; ++seat) {
+      const double of_one = rows() * static_cast<double>(attended_[static_cast<size_t>(home)]);
+      const double moved = of_one * static_cast<double>(experts[static_cast<size_t>(seat)]);
+      if (home == seat || moved == 0) continue;
+      const int from = back ? seat : home, to = back ? home : seat;
+      const double bytes = moved * row_bytes;
+      sent_s[static_cast<size_t>(from)] +=
+          seconds(back ? TaskKind::kPackRows : TaskKind::kDispatch, from, moved);
+      way_s = std::max(way_s, profile_.wire.seconds(bytes));
+      placed_s[static_cast<size_t>(to)] +=
+          seconds(TaskKind::kReceive, to, bytes) +
+          seconds(back ? TaskKind::kCombine : TaskKind::kPlaceRows, to, moved);
+    }
+  }
+  return *std::ranges::max_element(sent_s) + way_s + *std::ranges::max_element(placed_s);
+}
+
+ChunkTimes RunTimes::of(int64_t layer) const {
+  const bool moe = shape_.is_moe[static_cast<size_t>(layer)] != 0;
+  std::vector<int64_t> experts(static_cast<size_t>(shape_.devices), 0);
+  for (int64_t e = 0; e < shape_.num_experts && moe; ++e) {
+    ++experts[static_cast<size_t>(shape_.records[shape_.expert(layer, e)].device)];
+  }
+  ChunkTimes times;
+  times.faster.attention = PassSeconds();
+  times.slower.experts = PassSeconds();
+  int attending = 0;
+  for (int d = 0; d < shape_.devices; ++d) {
+    const int64_t own = experts[static_cast<size_t>(d)];
+    const PassSeconds of_experts = {this->of_experts(TaskKind::kExpert, d, own),
+                                    this->of_experts(TaskKind::kExpertBackward, d, own)};
+    const auto raise = [](PassSeconds& most, const PassSeconds& by) {
+      most = {std::max(most.forward_s, by.forward_s), std::max(most.backward_s, by.backward_s)};
+    };
+    if (!shape_.attends(d)) {
+      raise(*times.slower.experts, of_experts);
+      continue;
+    }
+    using enum TaskKind;
+    ++attending;
+    const double forward_s = moe ? of_microbatches({kAttention, kRoute, kResidual}, d)
+                                 : of_microbatches({kAttention, kDenseMlp}, d);
+    const double backward_s =
+        of_microbatches({kAttentionBackward, moe ? kRouteBackward : kDenseMlpBackward}, d);
+    raise(*times.faster.attention, {forward_s, backward_s});
+    times.faster.head_s = std::max(times.faster.head_s, of_microbatches({kHead}, d));
+    times.faster.replay_s = std::max(times.faster.replay_s, of_microbatches({kRouteReplay}, d));
+    if (own == 0) continue;
+    if (!times.faster.experts) times.faster.experts = PassSeconds();
+    raise(*times.faster.experts, of_experts);
+  }
+  times.faster_exchange = attending > 1;
+  const auto row = static_cast<double>(shape_.hidden_size * shape_.dtype_bytes);
+  const double scale = sizeof(float);
+  times.to_experts = {transfer(experts, false, row), transfer(experts, false, 2 * row + scale)};
+  times.to_attention = {transfer(experts, true, row), transfer(experts, true, row + scale)};
+  return times;
+}
+
+int64_t layers_with_experts(const std::vector<uint8_t>& is_moe) {
+  return std::ranges::count_if(is_moe, [](uint8_t moe) { return moe != 0; });
+}
+
+// Evenly, more of them in the later layers with experts.
+std::vector<int64_t> spread(int64_t experts, const std::vector<uint8_t>& is_moe) {
+  const int64_t layers = layers_with_experts(is_moe);
+  std::vector<int64_t> offloaded;
+  int64_t i = 0;
+  for (const uint8_t moe : is_moe) {
+    offloaded.push_back(moe != 0 ? (i + 1) * experts / layers - i * experts / layers : 0);
+    i += moe != 0;
+  }
+  return offloaded;
+}
+
+// Candidates with one number of devices that attend.
+class ZebraRunSearch {
+ public:
+  ZebraRunSearch(const OpenZebra& open, const ZebraShape& shape, const MachineProfile& profile,
+                 int64_t attending)
+      : open_(open), make_(shape), profile_(profile), shape_(shape(attending, 0)) {
+    best_.attention_devices = attending;
+  }
+
+  ZebraRun run() {
+    const int64_t layers = layers_with_experts(shape_.is_moe);
+    const auto last = static_cast<int32_t>(shape_.rounds() - 1);
+    const Lags lags = open_.lags.value_or(Lags{last, last, last});
+    if (layers == 0 || open_.offloaded) {
+      consider(open_.offloaded.value_or(spread(0, shape_.is_moe)), lags);
+    } else {
+      try_spread(0, shape_.num_experts * layers, lags);
+    }
+    for (int round = 0; round < 2 && !open_.lags; ++round) {
+      const std::vector<int64_t> offloaded = best_.offloaded;
+      for (const Lags& other : lag_choices(shape_.rounds(), shape_.is_moe.back() != 0)) {
+        consider(offloaded, other);
+      }
+      if (layers == 0 || open_.offloaded) break;
+      const int64_t in_all =
+          std::accumulate(best_.offloaded.begin(), best_.offloaded.end(), int64_t{0});
+      const int64_t reach = std::max<int64_t>(layers, shape_.num_experts * layers / kPoints);
+      try_spread(in_all - reach, in_all + reach, best_.lags);
+    }
+    return std::move(best_);
+  }
+
+ private:
+  static constexpr int64_t kPoints = 32;
+
+  void try_spread(int64_t least, int64_t most, const Lags& lags) {
+    const int64_t layers = layers_with_experts(shape_.is_moe);
+    least = std::max<int64_t>(0, least);
+    const int64_t of_layer =
+        std::min(shape_.num_experts / best_.attention_devices, open_.most_kept);
+    most = std::min(of_layer * best_.attention_devices * layers, most);
+    const int64_t step = std::max<int64_t>(1, div_ceil(most - least, 2 * kPoints));
+    for (int64_t n = least; n <= most; n += step) consider(spread(n, shape_.is_moe), lags);
+  }
+
+  const ChunkTimes& times_of(int64_t layer, int64_t offloaded) {
+    const auto [at, is_new] = times_.try_emplace({shape_.is_moe[layer] != 0, offloaded});
+    if (is_new)
+      at->second = RunTimes(make_(best_.attention_devices, offloaded), profile_).of(layer);
+    return at->second;
+  }
+
+  void consider(const std::vector<int64_t>& offloaded, const Lags& lags) {
+    if (lags_wait_for_each_other(lags, shape_.is_moe.back() != 0, shape_.rounds())) return;
+    ActionTimes times;
+    times.chunks = static_cast<int32_t>(shape_.rounds());
+    times.of = [&](int32_t layer, int32_t) {
+      return times_of(layer, offloaded.size() == 1 ? offloaded[0] : offloaded[layer]);
+    };
+    shape_.lags = lags;
+    const TimedActions timed =
+        time_actions(zebra_actions(shape_, PassExtent::kStep), std::move(times));
+    const double step_s = time_streams(timed.queue, kStepStreams).makespan_s;
+    ++best_.timed;
+    if (!best_.offloaded.empty() && step_s >= best_.step_s) return;
+    best_.step_s = step_s;
+    best_.offloaded = offloaded;
+    best_.lags = lags;
+  }
+
+  const OpenZebra& open_;
+  const ZebraShape& make_;
+  const MachineProfile& profile_;
+  RunShape shape_;
+  std::map<std::pair<bool, int64_t>, ChunkTimes> times_;  // [layer has experts, kept]
+  ZebraRun best_;
+};
+
+}  // namespace
+
+ActionTimes run_times(const RunShape& shape, const MachineProfile& profile) {
+  ActionTimes times;
+  std::vector<ChunkTimes> layers;
+  const RunTimes of_run(shape, profile);
+  for (int64_t l = 0; l < shape.num_layers; ++l) layers.push_back(of_run.of(l));
+  times.of = [layers](int32_t layer, int32_t) { return layers[static_cast<size_t>(layer)]; };
+  times.chunks = static_cast<int32_t>(shape.rounds());
+  return times;
+}
+
+ZebraRun choose_zebra(const OpenZebra& open, const ZebraShape& shape,
+                      const MachineProfile& profile) {
+  const int64_t least = open.attention_devices.value_or(1);
+  const int64_t most = open.attention_devices.value_or(open.most_attending);
+  std::optional<ZebraRun> best;
+  int64_t timed = 0;
+  for (int64_t attending = least; attending <= most; ++attending) {
+    ZebraRun run = ZebraRunSearch(open, shape, profile, attending).run();
+    timed += run.timed;
+    if (!best || run.step_s < best->step_s) best = std::move(run);
+  }
+  best->timed = timed;
+  return std::move(*best);
+}
+
+}  // namespace pagoda

@@ -1,0 +1,50 @@
+// What zebra leaves open in a run (parallel.layout = zebra): how many devices attend, how many
+// experts of each layer they keep (Asym-EA), and the lags. The clock of actions times candidates,
+// with the costs of the run's own devices, as if nothing were paged. No bit depends on the choice.
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "plan/machine/machine_profile.h"
+#include "plan/zebra/action_clock.h"
+
+namespace pagoda {
+
+// Seconds of a step's chunks on the run's devices: those that attend are the faster ones, and each
+// kind takes as long as the slowest of it. REQUIRES: tasks as they run, not taken together.
+ActionTimes run_times(const RunShape& shape, const MachineProfile& profile);
+
+struct ZebraRun {
+  int64_t attention_devices = 1;
+  std::vector<int64_t> offloaded;  // [layer] experts that devices which attend keep
+  Lags lags;
+  double step_s = 0;
+  int64_t timed = 0;  // candidates
+};
+
+// A run in zebra's order with so many devices that attend, and so many experts of each layer there.
+using ZebraShape = std::function<RunShape(int64_t attention_devices, int64_t offloaded)>;
+
+// What is given stays; 1 to `most_attending` devices may attend.
+struct OpenZebra {
+  int64_t most_attending = 1;
+  // Experts of a layer that each of these keeps, at most. With more than the waves on their way
+  // have room for, the devices would wait for each other, which the clock does not see.
+  int64_t most_kept = std::numeric_limits<int64_t>::max();
+  std::optional<int64_t> attention_devices;
+  std::optional<std::vector<int64_t>> offloaded;
+  std::optional<Lags> lags;
+};
+
+// The fastest of a few hundred candidates for each number of devices that attend; the first among
+// equals. Experts that are kept are spread over the layers evenly, as by Algorithm 1 of HeterMoE.
+// REQUIRES: shapes with several chunks, and devices that do not attend.
+ZebraRun choose_zebra(const OpenZebra& open, const ZebraShape& shape,
+                      const MachineProfile& profile);
+
+}  // namespace pagoda

@@ -1,0 +1,104 @@
+#include "preview/zebra_choice.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "plan/machine/task_costs.h"
+#include "plan/step/pages.h"
+#include "plan/zebra/run_zebra.h"
+#include "preview/model_sizes.h"
+#include "preview/this_machine.h"
+
+namespace pagoda {
+namespace {
+
+bool is_open(const RunConfig& config) {
+  return config.zebra() &&
+         (config.auto_lags() || config.auto_offloaded() || config.parallel.attention_devices == 0);
+}
+
+// One number says it for all layers that have the same.
+std::vector<int64_t> brief(std::vector<int64_t> numbers) {
+  const bool alike = std::ranges::all_of(numbers, [&](int64_t n) { return n == numbers.front(); });
+  if (alike) numbers.resize(1);
+  return numbers;
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : " ") + text;
+  return all;
+}
+
+// The experts of a layer whose rows of a chunk are the waves that a device has room for, where all
+// have as many rows.
+int64_t kept_in_waves(const ModelShape& model, const RunSetup& setup) {
+  const WorkspaceSize& size = setup.size;
+  const int64_t tokens = size.microbatches / size.sums.chunks * size.microbatch_tokens;
+  const int64_t rows = div_ceil(tokens * model.experts_per_token, model.num_experts);
+  const int64_t group = setup.plan.group_blocks > 0 ? setup.plan.group_blocks : kMostTogether;
+  return waves_in_flight(setup.num_devices()) * group / div_ceil(rows, kRowBlock);
+}
+
+int64_t attending(const RunSetup& setup) {
+  std::vector<int> devices = setup.size.shard_device;
+  std::sort(devices.begin(), devices.end());
+  return std::unique(devices.begin(), devices.end()) - devices.begin();
+}
+
+}  // namespace
+
+void choose_zebra(const ModelShape& model, const MachineSheet& sheet, const RunConfig& config,
+                  RunSetup& setup) {
+  if (!is_open(config) || model.num_experts == 0) return;
+  OpenZebra open;
+  open.most_attending = std::min<int64_t>(setup.size.sums.shards, setup.num_devices() - 1);
+  open.most_kept = kept_in_waves(model, setup);
+  if (config.parallel.attention_devices > 0) open.attention_devices = attending(setup);
+  if (!config.auto_offloaded()) open.offloaded = setup.offloaded;
+  if (!config.auto_lags()) open.lags = setup.lags;
+  const auto with = [&](int64_t devices, int64_t offloaded) {
+    RunSetup other = setup;
+    if (!open.attention_devices) other.deal_attention(devices);
+    other.offloaded = {offloaded};
+    return make_run_shape(model, other);
+  };
+  CostSettings work;
+  work.sequence_len = config.data.sequence_len;
+  if (!sheet.gpu()) work.devices = setup.devices;
+  const MachineProfile profile =
+      task_costs(sheet, model, with(open.attention_devices.value_or(1), 0), work);
+  const ZebraRun run = choose_zebra(open, with, profile);
+  if (!open.attention_devices) setup.deal_attention(run.attention_devices);
+  setup.offloaded = brief(run.offloaded);
+  setup.lags = run.lags;
+}
+
+Status choose_zebra(RunConfig& config, RankGroup& ranks) {
+  if (!is_open(config)) return Status();
+  RunSetup setup = run_setup(config);
+  RETURN_IF_ERROR(join_ranks(config, ranks, setup));
+  if (ranks.rank() > 0) return Status();
+  ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
+  const MachineSheet machine = this_machine_sheet(config.gpus());
+  choose_zebra(model.shape, machine, config, setup);
+  RunConfig::Parallel& parallel = config.parallel;
+  parallel.attention_devices = attending(setup);
+  parallel.offloaded.clear();
+  for (const int64_t experts : setup.offloaded) {
+    parallel.offloaded.push_back(std::to_string(experts));
+  }
+  const auto& [head, attention, expert] = setup.lags;
+  parallel.lags = {std::to_string(head), std::to_string(attention), std::to_string(expert)};
+  log_info(
+      strf("parallel.attention_devices %lld, parallel.offloaded %s, parallel.lags %s, as "
+           "planned for %s",
+           (long long)parallel.attention_devices, joined(parallel.offloaded).c_str(),
+           joined(parallel.lags).c_str(), machine.machine.name.c_str()));
+  return Status();
+}
+
+}  // namespace pagoda

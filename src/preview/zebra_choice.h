@@ -1,0 +1,22 @@
+// Chooses what zebra leaves to the planner: parallel.attention_devices, parallel.offloaded and
+// parallel.lags where they are "auto" (plan/zebra/run_zebra.h). No bit depends on it.
+#pragma once
+
+#include "config/run_config.h"
+#include "parallel/rank_group.h"
+#include "plan/machine/machine_sheet.h"
+#include "train/run_setup.h"
+
+namespace pagoda {
+
+// Sets in a setup of `config` what is open, by the sheet's costs. Without zebra nothing is.
+// REQUIRES: check_model(model), sheet.check().
+void choose_zebra(const ModelShape& model, const MachineSheet& sheet, const RunConfig& config,
+                  RunSetup& setup);
+
+// The same for a run that begins or goes on: replaces "auto" by numbers, and logs them. All ranks
+// call it together with rank 0's settings; rank 0 chooses for all, by its own machine, and only its
+// settings get the numbers. Returns the errors of read_model_sizes and join_ranks.
+Status choose_zebra(RunConfig& config, RankGroup& ranks);
+
+}  // namespace pagoda
