@@ -6,6 +6,7 @@
 #include "cli/plan/plan_report.h"
 #include "model/json.h"
 #include "offload/page_file.h"
+#include "report/traffic_report.h"
 
 namespace pagoda {
 namespace {
