@@ -131,7 +131,8 @@ ncclResult_t add(bool sends, const void* data, size_t bytes, ncclDataType_t type
   w.logs[comm->device].push_back(
       strf("%s %zu %s %d", sends ? "send" : "receive", bytes, sends ? "to" : "from", peer));
   auto* bytes_at = static_cast<std::byte*>(const_cast<void*>(data));
-  comm->group.push_back(std::make_shared<FakeOperation>(sends, bytes_at, bytes, peer));
+  comm->group.push_back(
+      std::make_shared<FakeOperation>(FakeOperation{sends, bytes_at, bytes, peer}));
   return ncclInProgress;
 }
 
