@@ -15,6 +15,7 @@
 // kernels/cpu defines what is correct; another backend is tested against it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>

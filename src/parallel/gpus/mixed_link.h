@@ -1,5 +1,6 @@
 // The link between ranks: host memories by MPI, and GPUs by a link of their own where there is one,
-// else by MPI too, through host memory (parallel/mpi_link.h).
+// else by MPI too, through host memory (parallel/mpi_link.h). An error of either is one of both,
+// since they share the communicator's (Link::status). One thread, as for every link.
 #pragma once
 
 #include <functional>

@@ -31,9 +31,9 @@ enum class ShareKind : uint8_t { kSpeed, kUniform };
 
 // Returns [shard] the device that attends to it. Each of the `most` devices that are the fastest at
 // attention has a run of neighbouring shards, as many as its speed allows, or as many as others.
-// Of equal devices, those of different ranks take turns, so that no rank's network carries the rows
-// of all. A device may have none. device_rank: [device], ascending; empty: there is one rank.
-// REQUIRES: speeds are above 0, 0 < most.
+// Equal devices of different ranks take turns, so that no rank's network carries the rows of all. A
+// device may have none. device_rank: [device], ascending; empty: there is one rank. REQUIRES:
+// speeds are above 0, 0 < most.
 std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds, int64_t most,
                              ShareKind shares = ShareKind::kSpeed,
                              std::span<const int> device_rank = {});
