@@ -79,8 +79,10 @@ Status RankedTrainers::program(const RunLeg& leg, RankGroup& group, LegOutcome& 
     options.ranks = &group;
     RETURN_IF_ERROR(join_ranks(config, group, options));
     ASSIGN_OR_RETURN(const MemoryPlan plan, Session::plan(folder.config(), options));
-    config.memory.device = MemorySize::of_bytes(plan.min_device_bytes);
-    config.memory.host = MemorySize::of_bytes(plan.min_host_bytes);
+    if (group.rank() != leg.ample_rank) {
+      config.memory.device = MemorySize::of_bytes(plan.min_device_bytes);
+      config.memory.host = MemorySize::of_bytes(plan.min_host_bytes);
+    }
   }
   std::unique_ptr<Storage> files;
   if (!leg.storage) {

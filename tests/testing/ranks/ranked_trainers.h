@@ -16,6 +16,7 @@ namespace pagoda {
 struct RunLeg {
   int ranks = 1, devices_each = 1;
   bool smallest = false;  // budgets
+  int ample_rank = -1;    // this rank's budgets are not the smallest
   bool resume = false;
   int64_t until = 0;                   // step
   uint64_t seed = 1;                   // of transfers' delays

@@ -1,0 +1,108 @@
+// The root promise over ranks: a run file has one hash, on however many ranks and devices it begins
+// and goes on, with budgets of which some page and some do not, and with transfers that are late.
+// Rows have every pair of these; started with --full-product, the program runs every combination.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "tests/testing/ranks/ranked_trainers.h"
+#include "tests/testing/sanitizer.h"
+#include "tests/testing/watchdog.h"
+#include "tests/train/pairwise.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kSteps = 4;
+
+bool all_combinations = false;
+
+// The first leg, and the second one, on as many ranks less one; on 0 there is none.
+enum Factor { kRanks, kDevices, kBudget, kLaterRanks, kLaterDevices, kLaterBudget, kClip };
+const Levels kCounts = {4, 2, 3, 5, 2, 3, 2};
+enum Budget { kAmple, kSmallest, kSmallestButOne };
+
+bool is_valid(const Levels& row) {
+  if (row[kLaterRanks] == 0 && (row[kLaterDevices] > 0 || row[kLaterBudget] > 0)) return false;
+  const auto some_page = [&](Factor budget, int ranks) {
+    return row[budget] != kSmallestButOne || ranks > 1;
+  };
+  return some_page(kBudget, row[kRanks] + 1) && some_page(kLaterBudget, row[kLaterRanks]);
+}
+
+std::string text_of(const Levels& row) {
+  std::string text = "ranks, devices, budget, later ranks, devices, budget, clip:";
+  for (const int level : row) text += strf(" %d", level);
+  return text;
+}
+
+RankedTrainers& trainers(const Levels& row) {
+  static std::map<int, std::unique_ptr<RankedTrainers>> known;
+  auto& run = known[row[kClip]];
+  if (!run) {
+    run = std::make_unique<RankedTrainers>(
+        row[kClip] == 0 ? ClipKind::kGlobal : ClipKind::kPerExpert, kSteps);
+  }
+  return *run;
+}
+
+void run_leg(RankedTrainers& run, RunLeg leg, int budget) {
+  leg.smallest = budget != kAmple;
+  leg.ample_rank = budget == kSmallestButOne ? leg.ranks - 1 : -1;
+  const LegOutcome outcome = run.run(leg);
+  for (const Status& status : outcome.statuses) ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(outcome.saved_step, leg.until);
+  if (leg.ranks > 1) {
+    EXPECT_GT(outcome.arrived.rows, 0) << "nothing travelled";
+  }
+  for (int rank = 0; rank < leg.ranks; ++rank) {
+    if (leg.smallest && rank != leg.ample_rank) {
+      expect_paged(outcome.paging[static_cast<size_t>(rank)]);
+    }
+  }
+}
+
+void expect_promise(const Levels& row, uint64_t number) {
+  SCOPED_TRACE(text_of(row));
+  const bool resumes = row[kLaterRanks] > 0;
+  RankedTrainers& run = trainers(row);
+  run.begin();
+  RunLeg leg{row[kRanks] + 1, row[kDevices] + 1};
+  leg.until = resumes ? kSteps / 2 : kSteps;
+  leg.seed = 2 * number + 1;
+  run_leg(run, leg, row[kBudget]);
+  if (resumes && !testing::Test::HasFailure()) {
+    leg = {row[kLaterRanks], row[kLaterDevices] + 1};
+    leg.until = kSteps;
+    leg.seed = 2 * number + 2;
+    leg.resume = true;
+    run_leg(run, leg, row[kLaterBudget]);
+  }
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
+TEST(RanksPromise, OneHash) {
+  const Watchdog watchdog("ranks", std::chrono::seconds(all_combinations ? 7200 : 600));
+  const std::vector<Levels> rows =
+      all_combinations ? full_product(kCounts, is_valid) : pairwise(kCounts, is_valid);
+  for (size_t i = 0; i < rows.size(); i += kUnderSanitizer ? 4 : 1) {
+    expect_promise(rows[i], i);
+    if (HasFailure()) return;
+    if (all_combinations && i % 100 == 99) std::printf("%zu of %zu\n", i + 1, rows.size());
+  }
+  std::printf("%zu runs have one hash\n", rows.size());
+}
+
+}  // namespace
+
+void try_all_combinations() { all_combinations = true; }
+
+}  // namespace pagoda
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (argc == 2 && std::strcmp(argv[1], "--full-product") == 0) pagoda::try_all_combinations();
+  return RUN_ALL_TESTS();
+}
