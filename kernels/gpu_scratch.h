@@ -9,7 +9,9 @@
 
 #include "base/bytes.h"
 #include "device/device.h"
-#include "kernels/attention_choice.h"
+#include "kernels/attention_graph.h"
+#include "kernels/expert_products.h"
+#include "kernels/library_choice.h"
 #include "kernels/ops.h"
 
 namespace pagoda {
@@ -56,16 +58,17 @@ inline int64_t gpu_scratch_bytes(const OpSizes& sizes) {
   const int64_t blocks = div_ceil(t, kRowBlock);
   const int64_t chunks = div_ceil(t * sizes.experts_per_token, kChunk);
   return std::max({
-      by_library,                                         // attention
-      room(sizes.head_dim / 2, 8),                        // rope: frequencies
-      room(sizes.heads * t, 4) + room(t, 16),             // attention_backward: a number a row of
-                                                          // a head; tiles, of a row at least
+      by_library,                                                   // attention
+      library_experts_are_preferred() ? kLibraryProductsBytes : 0,  // products of experts
+      room(sizes.head_dim / 2, 8),                                  // rope: frequencies
+      room(sizes.heads * t, 4) + room(t, 16),  // attention_backward: a number a row of
+                                               // a head; tiles, of a row at least
       room(blocks * e, 4) + room(blocks * e, 8) + room(t, 4),  // route: totals of blocks, sums of
                                                                // scores
-      room(e, 4) + room(chunks * e, 4),                   // index_rows: counts of chunks
-      room(div_ceil(sizes.gradient_elements, kPiece), 8),  // finish_gradient: sums of pieces
-      room(t, 8),                                         // cross_entropy: losses of rows
-      room(sizes.spans, 16),                              // gpu_adam
+      room(e, 4) + room(chunks * e, 4),                        // index_rows: counts of chunks
+      room(div_ceil(sizes.gradient_elements, kPiece), 8),      // finish_gradient: sums of pieces
+      room(t, 8),                                              // cross_entropy: losses of rows
+      room(sizes.spans, 16),                                   // gpu_adam
   });
 }
 

@@ -51,7 +51,8 @@ set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/testing/lowered_kernel.c
 # What these tests run on: GPUs that are made up. Objects, so that the linker takes them
 # before the CUDA runtime and the kernels. Without the toolkit the tests are skipped.
 set(on_fake_gpus cuda_bench_test cuda_device_test cuda_devices_test cuda_link_test
-  cuda_mpi_link_test cuda_nccl_link_test cuda_ranks_test cuda_run_test cuda_process_test)
+  cuda_mpi_link_test cuda_nccl_link_test cuda_products_test cuda_ranks_test cuda_run_test
+  cuda_process_test)
 if(PAGODA_HAS_CUDA)
   add_library(fake_cuda OBJECT tests/cuda/fake_cuda.cc tests/cuda/fake_streams.cc
     tests/cuda/fake_gpu_ops.cc tests/cuda/placed_ops.cc)
@@ -131,6 +132,12 @@ foreach(name cuda_nccl_link_test cuda_ranks_test)
     endif()
   endif()
 endforeach()
+# So is cuBLAS, but for its header.
+if(PAGODA_HAS_CUBLAS)
+  target_sources(cuda_products_test PRIVATE kernels/cuda/library/library_products_cublas.cc)
+elseif(PAGODA_HAS_CUDA)
+  set_property(TARGET cuda_products_test PROPERTY SOURCES tests/cuda/skipped.cc)
+endif()
 # trainer_fault_test makes one call in four fail.
 if(NOT PAGODA_SANITIZE)
   add_test(NAME trainer_fault_every_call COMMAND trainer_fault_test --every-call)

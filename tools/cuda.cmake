@@ -49,6 +49,22 @@ if(NOT PAGODA_CUDA STREQUAL "OFF")
   endif()
 endif()
 
+# Products of experts by cuBLAS where the toolkit has its header, of 12.5 or later. Its library is
+# found at run time.
+set(PAGODA_HAS_CUBLAS OFF)
+if(PAGODA_HAS_CUDA)
+  find_path(PAGODA_CUBLAS_INCLUDE cublas_api.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+endif()
+if(PAGODA_CUBLAS_INCLUDE)
+  file(STRINGS ${PAGODA_CUBLAS_INCLUDE}/cublas_api.h cuda_cublas
+    REGEX "define CUBLAS_VER_M[AJINOR]* ")
+  string(REGEX REPLACE "[^0-9;]" "" cuda_cublas "${cuda_cublas}")
+  string(REPLACE ";" "." cuda_cublas "${cuda_cublas}")
+  if(cuda_cublas VERSION_GREATER_EQUAL 12.5)
+    set(PAGODA_HAS_CUBLAS ON)
+  endif()
+endif()
+
 # Kernels where a GPU is to run them, or where they are asked for: with the warnings and the
 # arithmetic of the rest (nvcc would contract products and sums). Sanitized builds run none.
 set(PAGODA_HAS_CUDA_KERNELS OFF)
@@ -86,13 +102,20 @@ if(PAGODA_HAS_CUDA_KERNELS)
   if(cuda_cudnn MATCHES " 9$" AND cuda_frontend VERSION_GREATER_EQUAL 1.32)
     set(cuda_library_attention cudnn)
   endif()
-  message(STATUS "Attention of a library on GPUs: ${cuda_library_attention}")
+  set(cuda_library_products none)
+  if(PAGODA_HAS_CUBLAS)
+    set(cuda_library_products cublas)
+  endif()
+  message(STATUS "Libraries on GPUs: attention of ${cuda_library_attention}, experts' products of "
+    "${cuda_library_products}")
+  set(cuda_library ${PROJECT_SOURCE_DIR}/kernels/cuda/library)
   add_library(kernels_cuda STATIC ${cuda_sources} ${PROJECT_SOURCE_DIR}/kernels/cuda/gpu_ops.cc
-    ${PROJECT_SOURCE_DIR}/kernels/cuda/library_attention_${cuda_library_attention}.cc)
+    ${cuda_library}/library_attention_${cuda_library_attention}.cc
+    ${cuda_library}/library_products_${cuda_library_products}.cc)
+  target_link_libraries(kernels_cuda PRIVATE ${CMAKE_DL_LIBS})
   if(cuda_library_attention STREQUAL "cudnn")
     target_include_directories(kernels_cuda SYSTEM PRIVATE ${PAGODA_CUDNN_INCLUDE}
       ${PAGODA_CUDNN_FRONTEND_INCLUDE})
-    target_link_libraries(kernels_cuda PRIVATE ${CMAKE_DL_LIBS})
   endif()
   target_include_directories(kernels_cuda PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   # CMake 3.25 does not know C++20 of nvcc 13: it refuses what is required, and else says nothing.

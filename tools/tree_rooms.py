@@ -31,6 +31,7 @@ ROOMS = {
     "kernels/cpu/attention": KERNELS | {"kernels/cpu/rows", "kernels/cpu/products"},
     "kernels/cpu": KERNELS | {"kernels/cpu/"},
     "kernels/cuda/machine": KERNELS,
+    "kernels/cuda/library": KERNELS,
     "kernels/cuda/tiles": KERNELS | {"kernels/cuda/machine"},
     "kernels/cuda": KERNELS | {"kernels/cuda/"},
     "model": {"base", "device", "kernels", "offload", "plan/machine/model_shape.h",

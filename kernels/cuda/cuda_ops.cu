@@ -1,19 +1,19 @@
-#include "kernels/cuda/ops_class.cuh"
-
 #include <utility>
 
 #include "base/log.h"
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/ops_class.cuh"
+#include "kernels/library_choice.h"
 
 namespace pagoda {
 namespace PAGODA_MACHINE {
 namespace {
 
-// A library computes attention if it takes the shape and needs little memory.
-class OpsWithLibrary final : public CudaOps {
+// A library computes what it takes; attention only if it needs little memory.
+class OpsWithLibraries final : public CudaOps {
  public:
-  OpsWithLibrary(Processor processor, std::shared_ptr<LibraryAttention> library)
-      : CudaOps(processor), library_(std::move(library)) {}
+  OpsWithLibraries(Processor processor, Libraries libraries)
+      : CudaOps(processor), libraries_(std::move(libraries)) {}
 
   void attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
                  int64_t documents, const void* q, const void* k, const void* v, void* out,
@@ -37,13 +37,47 @@ class OpsWithLibrary final : public CudaOps {
                                   dk, dv, s);
     }
   }
+  void grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts, int64_t in,
+                      int64_t out, DType y_dt, void* y, Stream& s) override {
+    if (!takes_experts(dt, x, experts, in, out, y_dt, y)) {
+      return CudaOps::grouped_linear(dt, x, experts, in, out, y_dt, y, s);
+    }
+    multiply(expert_products(false, x, experts, in, out, y), s);
+  }
+  void grouped_linear_backward_input(DType dt, const void* dy,
+                                     std::span<const RowsOfWeight> experts, int64_t in, int64_t out,
+                                     DType dx_dt, void* dx, Stream& s) override {
+    if (!takes_experts(dt, dy, experts, in, out, dx_dt, dx)) {
+      return CudaOps::grouped_linear_backward_input(dt, dy, experts, in, out, dx_dt, dx, s);
+    }
+    multiply(expert_products(true, dy, experts, in, out, dx), s);
+  }
 
  private:
+  // Puts `bytes` of scratch where libraries want memory to begin.
+  static void* aligned(const Temporary<unsigned char>& memory, int64_t align) {
+    return reinterpret_cast<void*>(align_up(reinterpret_cast<int64_t>(memory.get()), align));
+  }
+
+  bool takes_experts(DType dt, const void* x, std::span<const RowsOfWeight> experts, int64_t in,
+                     int64_t out, DType y_dt, const void* y) const {
+    return libraries_.experts != nullptr && library_takes(dt, x, experts, in, out, y_dt, y);
+  }
+  void multiply(const ExpertProducts& products, Stream& s) {
+    if (products.count() == 0) return;
+    Queue queue(s, products.op);
+    const auto count = static_cast<int64_t>(products.pointers.size());
+    const Temporary<const void*> pointers(queue, count);
+    const Temporary<unsigned char> workspace(queue, kProductsWorkspaceBytes + kProductsAlign);
+    upload(queue, pointers.get(), products.pointers.data(), count);
+    libraries_.experts->run(products, pointers.get(), aligned(workspace, kProductsAlign), s);
+  }
+
   bool by_library(DType dt, const AttentionGraph& graph, const int32_t* document_start,
                   int64_t documents, AttentionMemory memory, Stream& s) {
     constexpr int64_t kAlign = 256;
-    if (!library_takes(dt, graph)) return false;
-    const Result<int64_t> workspace_bytes = library_->workspace_bytes(graph, s);
+    if (libraries_.attention == nullptr || !library_takes(dt, graph)) return false;
+    const Result<int64_t> workspace_bytes = libraries_.attention->workspace_bytes(graph, s);
     if (!workspace_bytes.ok()) return false;
     std::vector<int32_t> lists;
     if (!graph.dense()) lists = document_lists(graph.shape, document_start, documents);
@@ -57,18 +91,17 @@ class OpsWithLibrary final : public CudaOps {
     const Temporary<unsigned char> workspace(queue, workspace_bytes.value() + kAlign);
     upload(queue, on_device.get(), lists.data(), count);
     memory.lists = on_device.get();
-    memory.workspace = reinterpret_cast<void*>(
-        align_up(reinterpret_cast<int64_t>(workspace.get()), kAlign));
-    library_->run(graph, memory, s);
+    memory.workspace = aligned(workspace, kAlign);
+    libraries_.attention->run(graph, memory, s);
     return true;
   }
 
-  const std::shared_ptr<LibraryAttention> library_;
+  const Libraries libraries_;
 };
 
-std::unique_ptr<Ops> make_ops(Processor processor, std::shared_ptr<LibraryAttention> library) {
-  if (library == nullptr) return std::make_unique<CudaOps>(processor);
-  return std::make_unique<OpsWithLibrary>(processor, std::move(library));
+std::unique_ptr<Ops> make_ops(Processor processor, Libraries libraries) {
+  if (!libraries.attention && !libraries.experts) return std::make_unique<CudaOps>(processor);
+  return std::make_unique<OpsWithLibraries>(processor, std::move(libraries));
 }
 
 }  // namespace
@@ -86,30 +119,35 @@ int compute_capability_major(Stream& s) {
   return major;
 }
 
+// The library if it is preferred and there.
+template <typename Library>
+std::shared_ptr<Library> opened(ComputedBy preferred, const char* what,
+                                Result<std::shared_ptr<Library>> (*open)(Stream&), Stream& s) {
+  if (preferred == ComputedBy::kOwnKernel) return nullptr;
+  Result<std::shared_ptr<Library>> library = open(s);
+  if (library.ok()) return library.value();
+  log_info(std::string(what) +
+           ": our kernel computes, not a library's: " + library.status().message());
+  return nullptr;
+}
+
 }  // namespace
 
 std::unique_ptr<Ops> make_cuda_ops(Device& device) {
   const auto stream = device.make_stream("kernels", WorkKind::kOther);
-  std::shared_ptr<LibraryAttention> preferred;
-  if (preferred_attention(compute_capability_major(*stream)) == AttentionBy::kLibrary) {
-    Result<std::shared_ptr<LibraryAttention>> library = open_library_attention(*stream);
-    if (library.ok()) {
-      preferred = library.value();
-    } else {
-      log_info("attention computes with our kernel, not with cuDNN: " + library.status().message());
-    }
-  }
-  return make_cuda_ops(device, preferred);
+  const LibraryChoice choice = library_choice(compute_capability_major(*stream));
+  return make_cuda_ops(
+      device, {opened(choice.attention, "attention", open_library_attention, *stream),
+               opened(choice.experts, "products of experts", open_library_products, *stream)});
 }
 
-std::unique_ptr<Ops> make_cuda_ops(Device& device, std::shared_ptr<LibraryAttention> library) {
+std::unique_ptr<Ops> make_cuda_ops(Device& device, Libraries libraries) {
   const auto stream = device.make_stream("kernels", WorkKind::kOther);
-  return gpu::make_ops(gpu::Processor::of(*stream), std::move(library));
+  return gpu::make_ops(gpu::Processor::of(*stream), std::move(libraries));
 }
 #else
-std::unique_ptr<Ops> make_emulated_ops(bool bf16_cores, int multiprocessors,
-                                       std::shared_ptr<LibraryAttention> library) {
-  return emulated::make_ops({bf16_cores, multiprocessors}, std::move(library));
+std::unique_ptr<Ops> make_emulated_ops(bool bf16_cores, int multiprocessors, Libraries libraries) {
+  return emulated::make_ops({bf16_cores, multiprocessors}, std::move(libraries));
 }
 #endif
 

@@ -9,23 +9,30 @@
 
 #include <memory>
 
-#include "kernels/cuda/library_attention.h"
+#include "kernels/cuda/library/library_attention.h"
+#include "kernels/cuda/library/library_products.h"
 #include "kernels/ops.h"
 
 namespace pagoda {
 
-// Ops for streams of `device`, a GPU, with the attention that kernels/attention_choice.h prefers
+// The libraries that compute what they take of it; nullptr: our kernels do.
+struct Libraries {
+  std::shared_ptr<LibraryAttention> attention = nullptr;
+  std::shared_ptr<LibraryProducts> experts = nullptr;
+};
+
+// Ops for streams of `device`, a GPU, with the libraries that kernels/library_choice.h prefers
 // there. Defined if the build has CUDA.
 std::unique_ptr<Ops> make_cuda_ops(Device& device);
-// The same, with attention by `library` if it takes the shape; nullptr: by our kernel.
-std::unique_ptr<Ops> make_cuda_ops(Device& device, std::shared_ptr<LibraryAttention> library);
+// The same with these libraries.
+std::unique_ptr<Ops> make_cuda_ops(Device& device, Libraries libraries);
 
 // The same ops, their kernels emulated by threads of the host
 // (kernels/cuda/machine/machine_emulated.h): for tests. Without `bf16_cores` they do what
 // processors do whose tensor cores multiply only fp16. More `multiprocessors` make smaller tiles.
 // Any host stream will do.
 std::unique_ptr<Ops> make_emulated_ops(bool bf16_cores, int multiprocessors,
-                                       std::shared_ptr<LibraryAttention> library = nullptr);
+                                       Libraries libraries = {});
 
 // Attention has kernels for even head sizes up to this; a larger one is a failed CHECK.
 inline constexpr int64_t kCudaMostHeadDim = 128;

@@ -3,16 +3,21 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/library_choice.h"
 
 namespace pagoda {
 
 std::string gpu_ops_architectures() { return PAGODA_CUDA_ARCHITECTURES; }
 
 std::string gpu_ops_build() {
-  const std::string own = strf("own kernels for sm_%s by CUDA %d.%d", PAGODA_CUDA_ARCHITECTURES,
-                               CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-  const std::string library = library_attention_is_preferred() ? library_attention_name() : "";
-  return library.empty() ? own : own + ", " + library;
+  std::string build = strf("own kernels for sm_%s by CUDA %d.%d", PAGODA_CUDA_ARCHITECTURES,
+                           CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  for (const std::string& library :
+       {library_attention_is_preferred() ? library_attention_name() : "",
+        library_experts_are_preferred() ? library_products_name() : ""}) {
+    if (!library.empty()) build += ", " + library;
+  }
+  return build;
 }
 
 bool gpu_ops_take_head(int64_t head_dim) {

@@ -7,22 +7,25 @@
 #include <optional>
 #include <random>
 
-#include "kernels/attention_choice.h"
+#include "kernels/attention_graph.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/gpu_scratch.h"
+#include "kernels/library_choice.h"
 #include "tests/testing/op_testing.h"
 
 namespace pagoda {
 namespace {
 
-TEST(AttentionChoice, NothingIsPreferredThatNobodyMeasured) {
+TEST(LibraryChoice, NothingIsPreferredThatNobodyMeasured) {
   for (const int major : {7, 8, 9, 10, 12, 13}) {
-    EXPECT_EQ(preferred_attention(major), AttentionBy::kOwnKernel) << major;
+    EXPECT_EQ(library_choice(major).attention, ComputedBy::kOwnKernel) << major;
+    EXPECT_EQ(library_choice(major).experts, ComputedBy::kOwnKernel) << major;
   }
   EXPECT_FALSE(library_attention_is_preferred());
+  EXPECT_FALSE(library_experts_are_preferred());
 }
 
-TEST(AttentionChoice, AsksForBf16OfWholeVectorsAndOffsetsOf32Bits) {
+TEST(AttentionGraph, AsksForBf16OfWholeVectorsAndOffsetsOf32Bits) {
   const AttentionGraph fits{false, 1, 100, {100, 4, 2, 64, 512}};
   EXPECT_TRUE(library_takes(DType::kBF16, fits));
   EXPECT_FALSE(library_takes(DType::kF32, fits));
@@ -43,7 +46,7 @@ TEST(AttentionChoice, AsksForBf16OfWholeVectorsAndOffsetsOf32Bits) {
 }
 
 // For random cuts with empty documents, the lists give the place of every row of every document.
-TEST(AttentionChoice, ListsFindEveryRowOnce) {
+TEST(AttentionGraph, ListsFindEveryRowOnce) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 200; ++round) {
     const AttentionShape shape{static_cast<int64_t>(random() % 400), 6, 2, 8, 88};
@@ -168,7 +171,7 @@ class LibraryOps : public testing::Test {
   }
 
   const std::shared_ptr<MadeUpLibrary> library_ = std::make_shared<MadeUpLibrary>();
-  const std::unique_ptr<Ops> ops_ = make_emulated_ops(true, 1, library_);
+  const std::unique_ptr<Ops> ops_ = make_emulated_ops(true, 1, {.attention = library_});
   const std::unique_ptr<Ops> own_ = make_emulated_ops(true, 1);
 };
 

@@ -14,8 +14,12 @@ constexpr int kRounds = 7;
 }  // namespace
 
 Bench::Bench(Device& on, Stream& stream)
-    : device(on), s(stream), raw(raw_stream(stream)), ops(make_cuda_ops(on, nullptr)),
-      experts(make_cuda_expert_ops(on)), library(open_library(stream)),
+    : device(on),
+      s(stream),
+      raw(raw_stream(stream)),
+      ops(make_cuda_ops(on, Libraries{})),
+      experts(make_cuda_expert_ops(on)),
+      library(open_library(stream)),
       arena(on, stream) {
   check(cudaEventCreate(&begin_), "cudaEventCreate");
   check(cudaEventCreate(&end_), "cudaEventCreate");

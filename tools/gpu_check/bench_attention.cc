@@ -20,7 +20,7 @@ Rival open_rival(Bench& b) {
     return {};
   }
   const auto counted = std::make_shared<CountedLibrary>(library.value());
-  return {counted, make_cuda_ops(b.device, counted)};
+  return {counted, make_cuda_ops(b.device, {.attention = counted})};
 }
 
 void race_rival(Bench& b, const Rival& rival, const std::string& what,

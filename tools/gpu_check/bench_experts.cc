@@ -18,6 +18,12 @@ namespace {
 constexpr int64_t kModel = 2048, kInner = 1024, kExperts = 8;  // OLMoE's sizes
 constexpr int64_t kEven[] = {512, 1024, 2048, 4096}, kSkewed[] = {64, 128, 256};
 
+// Ops whose products of experts are a library's.
+std::unique_ptr<Ops> open_by_library(Bench& b) {
+  Result<std::shared_ptr<LibraryProducts>> library = open_library_products(b.s);
+  return library.ok() ? make_cuda_ops(b.device, {.experts = library.value()}) : nullptr;
+}
+
 class ExpertBench {
  public:
   ExpertBench(Bench& b, int64_t tokens_per_expert, bool skewed);
@@ -36,6 +42,7 @@ class ExpertBench {
                double flops, const std::string& others);
 
   Bench& b_;
+  const std::unique_ptr<Ops> by_library_;  // nullptr: there is none
   const int64_t tokens_, rows_;
   const bool skewed_;
   std::vector<int64_t> counts_;
@@ -46,7 +53,11 @@ class ExpertBench {
 };
 
 ExpertBench::ExpertBench(Bench& b, int64_t tokens_per_expert, bool skewed)
-    : b_(b), tokens_(tokens_per_expert), rows_(kExperts * tokens_per_expert), skewed_(skewed),
+    : b_(b),
+      by_library_(open_by_library(b)),
+      tokens_(tokens_per_expert),
+      rows_(kExperts * tokens_per_expert),
+      skewed_(skewed),
       counts_(kExperts, 0) {
   std::vector<int32_t> choices;
   for (int64_t i = 0; i < rows_; ++i) {
@@ -122,23 +133,24 @@ void ExpertBench::forward_by_expert() {
 // Times the library's grouped call. A step may use one only if an expert has the same bits alone
 // and in a group, since budgets decide which are computed together.
 std::string ExpertBench::library_groups() {
-  std::vector<Product> up, down;
+  if (!by_library_) return "";
+  std::vector<RowsOfWeight> up, down;
   int64_t row = 0;
   for (size_t e = 0; e < counts_.size(); row += counts_[e++]) {
     const auto expert = static_cast<int64_t>(e);
-    up.push_back({counts_[e], sorted_ + row * kModel, up_ + expert * 2 * kInner * kModel,
-                  gate_up_ + row * 2 * kInner});
-    down.push_back(
-        {counts_[e], act_ + row * kInner, down_ + expert * kModel * kInner, y_ + row * kModel});
+    up.push_back({row, counts_[e], up_ + expert * 2 * kInner * kModel});
+    down.push_back({row, counts_[e], down_ + expert * kModel * kInner});
   }
-  const auto all_up = b_.library->grouped(2 * kInner, kModel, up);
-  const auto all_down = b_.library->grouped(kModel, kInner, down);
-  if (!all_up || !all_down) return "";
+  const auto multiply_down = [&](std::span<const RowsOfWeight> experts) {
+    by_library_->grouped_linear(DType::kBF16, act_, experts, kInner, kModel, DType::kBF16, y_,
+                                b_.s);
+  };
   const double us = b_.median_us([&] {
     b_.ops->gather_rows(DType::kBF16, x_, index_, rows_, kModel, sorted_, b_.s);
-    all_up();
+    by_library_->grouped_linear(DType::kBF16, sorted_, up, kModel, 2 * kInner, DType::kBF16,
+                                gate_up_, b_.s);
     b_.ops->swiglu(DType::kBF16, {}, gate_up_, rows_, kInner, act_, b_.s);
-    all_down();
+    multiply_down(down);
   });
   const auto outputs = [&] {
     std::vector<bf16> y(static_cast<size_t>(rows_ * kModel));
@@ -147,10 +159,11 @@ std::string ExpertBench::library_groups() {
     return y;
   };
   const std::vector<bf16> together = outputs();
-  for (const Product& product : down) b_.library->grouped(kModel, kInner, {product})();
+  for (const RowsOfWeight& expert : down) multiply_down({&expert, 1});
   const std::vector<bf16> alone = outputs();
   const bool same = std::memcmp(together.data(), alone.data(), together.size() * sizeof(bf16)) == 0;
-  return strf(", library's groups %.0f us (%s bits alone)", us, same ? "the same" : "OTHER");
+  return strf(", %s's groups %.0f us (%s bits alone)", library_products_name().c_str(), us,
+              same ? "the same" : "OTHER");
 }
 
 // Computes like a step: at most group_blocks row blocks at a time, whose rows are copied to one
@@ -217,8 +230,8 @@ void ExpertBench::run(double torch_us) {
   std::string others;
   if (b_.library) {
     others = strf(", by expert %.0f us", b_.median_us([&] { forward_by_expert(); }));
-    others += library_groups();
   }
+  others += library_groups();
   others += strf(", in groups of 16 row blocks %.0f us, of one %.0f us",
                  b_.median_us([&] { forward_in_groups(16); }),
                  b_.median_us([&] { forward_in_groups(1); }));

@@ -1,11 +1,12 @@
-// A library's attention, counting what it computes of what it is asked for.
+// A library's attention and its products, counting what it computes of what it is asked for.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "kernels/cuda/library_attention.h"
+#include "kernels/cuda/library/library_attention.h"
+#include "kernels/cuda/library/library_products.h"
 
 namespace pagoda::check {
 
@@ -30,6 +31,22 @@ class CountedLibrary final : public LibraryAttention {
 
  private:
   const std::shared_ptr<LibraryAttention> library_;
+};
+
+class CountedProducts final : public LibraryProducts {
+ public:
+  explicit CountedProducts(std::shared_ptr<LibraryProducts> library)
+      : library_(std::move(library)) {}
+  void run(const ExpertProducts& products, const void** pointers, void* workspace,
+           Stream& s) override {
+    ++ran;
+    library_->run(products, pointers, workspace, s);
+  }
+
+  int ran = 0;
+
+ private:
+  const std::shared_ptr<LibraryProducts> library_;
 };
 
 }  // namespace pagoda::check

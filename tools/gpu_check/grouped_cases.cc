@@ -81,19 +81,29 @@ void alone(Ops& ops, DType dt, const Group& g, const Space& p, const At& at, Str
   }
 }
 
+// A product with experts' weights: their element (column, d) lies `by_column` times the column and
+// `by_depth` times d behind their first.
+struct ProductShape {
+  DType dt, y_dt;
+  int64_t depth, columns, by_depth, by_column;
+};
+
+// `more`: the size of what is added to the products.
+void compare_product(Trial& t, const std::string& what, const ProductShape& shape, const Group& g,
+                     const Tensor& x, const Tensor& w, const Tensor& y, double more) {
+  t.expect_close(what, y, [&](int64_t i) {
+    const int64_t row = i / shape.columns;
+    const int64_t at = g.weight(g.expert_of(row)) + i % shape.columns * shape.by_column;
+    const double size = size_of(
+        shape.depth, [&](int64_t d) { return before(x, row * shape.depth + d); },
+        [&](int64_t d) { return before(w, at + d * shape.by_depth); });
+    return product_error(shape.dt, shape.y_dt, shape.depth + (more > 0.0), size + more, want(y, i));
+  });
+}
+
 void compare_rows(Trial& t, DType dt, const Group& g, const Space& p) {
-  t.expect_close("y", p.y, [&](int64_t i) {
-    const int64_t row = i / g.out, w = g.weight(g.expert_of(row)) + i % g.out * g.in;
-    const double size = size_of(g.in, [&](int64_t d) { return before(p.x, row * g.in + d); },
-                                [&](int64_t d) { return before(p.w, w + d); });
-    return product_error(dt, DType::kF32, g.in + 1, size + 5.0, want(p.y, i));
-  });
-  t.expect_close("dx", p.dx, [&](int64_t i) {
-    const int64_t row = i / g.in, w = g.weight(g.expert_of(row)) + i % g.in;
-    const double size = size_of(g.out, [&](int64_t d) { return before(p.dy, row * g.out + d); },
-                                [&](int64_t d) { return before(p.w, w + d * g.in); });
-    return product_error(dt, dt, g.out, size, want(p.dx, i));
-  });
+  compare_product(t, "y", {dt, DType::kF32, g.in, g.out, 1, g.in}, g, p.x, p.w, p.y, 5.0);
+  compare_product(t, "dx", {dt, dt, g.out, g.in, g.in, 1}, g, p.dy, p.w, p.dx, 0.0);
 }
 
 void compare_weights(Trial& t, DType dt, const Group& g, const Space& p) {
@@ -137,6 +147,36 @@ void add_group(DType dt, const Group& g, std::vector<OpCase>& cases) {
   }});
 }
 
+// The calls that a library may compute.
+void add_products(const Group& g, std::vector<OpCase>& cases) {
+  const std::string name =
+      strf("products of %lld rows of %lld experts, %lld to %lld", (long long)g.rows(),
+           (long long)g.experts(), (long long)g.in, (long long)g.out);
+  cases.push_back({name, [=](Trial& t) {
+                     constexpr DType dt = DType::kBF16;
+                     const auto experts = [&](const Pointer& w) {
+                       std::vector<RowsOfWeight> weights;
+                       for (int64_t e = 0; e < g.experts(); ++e) {
+                         weights.push_back(
+                             {g.first(e), g.counts[size_t(e)], w + g.weight(e) * dtype_bytes(dt)});
+                       }
+                       return weights;
+                     };
+                     const Tensor &x = t.random(dt, g.rows() * g.in, 121),
+                                  &w = t.random(dt, g.weights(), 122),
+                                  &dy = t.random(dt, g.rows() * g.out, 123);
+                     Tensor &y = t.filled(dt, g.rows() * g.out),
+                            &dx = t.filled(dt, g.rows() * g.in);
+                     t.run([&](Ops& ops, const At& at, Stream& s) {
+                       ops.grouped_linear(dt, at(x), experts(at(w)), g.in, g.out, dt, at(y), s);
+                       ops.grouped_linear_backward_input(dt, at(dy), experts(at(w)), g.in, g.out,
+                                                         dt, at(dx), s);
+                     });
+                     compare_product(t, "y", {dt, dt, g.in, g.out, 1, g.in}, g, x, w, y, 0.0);
+                     compare_product(t, "dx", {dt, dt, g.out, g.in, g.in, 1}, g, dy, w, dx, 0.0);
+                   }});
+}
+
 // Rows of several experts that meet in tokens, some of which only one of them has.
 void add_runs(DType dt, int64_t tokens, int64_t dim, std::vector<OpCase>& cases) {
   cases.push_back({strf("row runs %s of %lld x %lld", dtype_name(dt), (long long)tokens,
@@ -173,6 +213,14 @@ void add_runs(DType dt, int64_t tokens, int64_t dim, std::vector<OpCase>& cases)
 }
 
 }  // namespace
+
+std::vector<OpCase> library_product_cases() {
+  std::vector<OpCase> cases;
+  add_products({{64}, 16, 32, 0}, cases);
+  add_products({{65, 0, 1, 300, 7}, 40, 24, 8}, cases);
+  add_products({{0, 5, 0, 1, 2, 3, 4, 1, 1, 1, 70, 1, 1, 9, 1, 0}, 128, 64, 16}, cases);
+  return cases;
+}
 
 std::vector<OpCase> grouped_cases() {
   std::vector<OpCase> cases;

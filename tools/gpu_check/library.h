@@ -2,31 +2,18 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <vector>
 
 #include "base/dtype.h"
 #include "device/device.h"
 
 namespace pagoda::check {
 
-// One of several products: its rows of a and c, and its b.
-struct Product {
-  int64_t rows = 0;
-  const bf16 *a = nullptr, *b = nullptr;
-  bf16* c = nullptr;
-};
-
 class Library {
  public:
   virtual ~Library() = default;
   // c (m, n) = a (m, k) b^T, b (n, k), on the stream it was opened for.
   virtual void multiply(int64_t m, int64_t n, int64_t k, const bf16* a, const bf16* b, bf16* c) = 0;
-  // What multiplies all of them in one call, b (n, k) each; empty: the library is older than 12.5.
-  // It must not outlive the library.
-  virtual std::function<void()> grouped(int64_t n, int64_t k,
-                                        const std::vector<Product>& products) = 0;
 };
 
 // nullptr: this build has none. `s`: a GPU's stream, which outlives it.

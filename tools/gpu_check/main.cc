@@ -40,14 +40,14 @@ int try_cases(const char* name, const std::vector<OpCase>& cases, Candidate& can
   return failed;
 }
 
-int try_library(Device& device, Candidate candidate) {
+int try_library_attention(Device& device, Candidate candidate) {
   Result<std::shared_ptr<LibraryAttention>> library = open_library_attention(*candidate.stream);
   if (!library.ok()) {
     std::printf("SKIPPED  attention by cuDNN: %s\n", library.status().message().c_str());
     return 0;
   }
   const auto counted = std::make_shared<CountedLibrary>(library.value());
-  const auto ops = make_cuda_ops(device, counted);
+  const auto ops = make_cuda_ops(device, {.attention = counted});
   candidate.ops = ops.get();
   const int failed = try_cases("attention by cuDNN", library_attention_cases(), candidate);
   std::printf("  %s computed %d calls of %d, our kernel the others\n",
@@ -55,8 +55,22 @@ int try_library(Device& device, Candidate candidate) {
   return failed;
 }
 
+int try_library_products(Device& device, Candidate candidate) {
+  Result<std::shared_ptr<LibraryProducts>> library = open_library_products(*candidate.stream);
+  if (!library.ok()) {
+    std::printf("SKIPPED  products by cuBLAS: %s\n", library.status().message().c_str());
+    return 0;
+  }
+  const auto counted = std::make_shared<CountedProducts>(library.value());
+  const auto ops = make_cuda_ops(device, {.experts = counted});
+  candidate.ops = ops.get();
+  const int failed = try_cases("products by cuBLAS", library_product_cases(), candidate);
+  std::printf("  %s computed %d calls\n", library_products_name().c_str(), counted->ran);
+  return failed;
+}
+
 int try_ops(Device& device, Stream& stream) {
-  const auto ops = make_cuda_ops(device, nullptr);
+  const auto ops = make_cuda_ops(device, Libraries{});
   const auto experts = make_cuda_expert_ops(device);
   Candidate candidate{ops.get(), experts.get(), gpu::adam_update_on_device, &stream,
                       device.arena(), kArenaBytes - kScratchBytes};
@@ -64,10 +78,11 @@ int try_ops(Device& device, Stream& stream) {
          try_cases("linear", linear_cases(), candidate) +
          try_cases("routing", route_cases(), candidate) +
          try_cases("cross-entropy", loss_cases(), candidate) +
-         try_cases("attention", attention_cases(), candidate) + try_library(device, candidate) +
+         try_cases("attention", attention_cases(), candidate) +
+         try_library_attention(device, candidate) +
          try_cases("experts", expert_cases(), candidate) +
          try_cases("groups of experts", grouped_cases(), candidate) +
-         try_cases("adam", adam_cases(), candidate);
+         try_library_products(device, candidate) + try_cases("adam", adam_cases(), candidate);
 }
 
 int run(bool bench) {

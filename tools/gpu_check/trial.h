@@ -141,6 +141,7 @@ struct OpCase {
   std::function<void(Trial&)> body;
 };
 std::vector<OpCase> row_cases(), norm_cases(), linear_cases(), route_cases(), loss_cases(),
-    attention_cases(), library_attention_cases(), expert_cases(), grouped_cases(), adam_cases();
+    attention_cases(), library_attention_cases(), expert_cases(), grouped_cases(),
+    library_product_cases(), adam_cases();
 
 }  // namespace pagoda::check

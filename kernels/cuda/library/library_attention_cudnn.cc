@@ -17,7 +17,7 @@
 #include <unordered_map>
 
 #include "device/cuda_stream.h"
-#include "kernels/cuda/library_attention.h"
+#include "kernels/cuda/library/library_attention.h"
 
 void* cudnn_frontend::cudnn_dlhandle = nullptr;  // what its calls look for functions in
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/library_attention.h"
+#include "kernels/cuda/library/library_attention.h"
 
 namespace pagoda {
 

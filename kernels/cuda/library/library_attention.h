@@ -19,14 +19,14 @@
 #include <string>
 
 #include "base/status.h"
-#include "kernels/attention_choice.h"
+#include "kernels/attention_graph.h"
 
 namespace pagoda {
 
 // The arguments of Ops::attention and attention_backward, in memory of the device.
 struct AttentionMemory {
   const void *q, *k, *v;
-  void* out;   // written forward, read backward; so is lse
+  void* out;  // written forward, read backward; so is lse
   float* lse;
   const void* dout = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;

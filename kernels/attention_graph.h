@@ -1,6 +1,5 @@
-// Chooses the attention that computes on a GPU, by shape and architecture alone: our kernel
-// (kernels/cuda/attention.cu), or cuDNN's fused attention in its deterministic mode if it was found
-// when this was built (kernels/cuda/library_attention.h). Pure, for host tests.
+// The calls of attention that a library may compute on a GPU (kernels/cuda/library): their shapes,
+// and whether the library is asked at all. Pure, for host tests.
 #pragma once
 
 #include <algorithm>
@@ -12,36 +11,6 @@
 #include "kernels/ops.h"
 
 namespace pagoda {
-
-enum class AttentionBy { kOwnKernel, kLibrary };
-
-// The choice by major compute capability. Nobody has measured either on a GPU yet, so ours is
-// preferred everywhere. tools/gpu_check.sh races the two if cuDNN was found, and prints which is
-// faster.
-struct AttentionChoice {
-  int major;
-  AttentionBy preferred;
-};
-inline constexpr AttentionChoice kAttentionChoices[] = {
-    {8, AttentionBy::kOwnKernel},
-    {9, AttentionBy::kOwnKernel},
-    {10, AttentionBy::kOwnKernel},
-    {12, AttentionBy::kOwnKernel},
-};
-
-constexpr AttentionBy preferred_attention(int major) {
-  for (const AttentionChoice& choice : kAttentionChoices) {
-    if (choice.major == major) return choice.preferred;
-  }
-  return AttentionBy::kOwnKernel;
-}
-
-// Whether a run on some GPU may want the library.
-constexpr bool library_attention_is_preferred() {
-  return std::ranges::any_of(kAttentionChoices, [](const AttentionChoice& choice) {
-    return choice.preferred == AttentionBy::kLibrary;
-  });
-}
 
 // The shape that one graph of the library is built for. A single document is dense; several are
 // rows of one tensor behind each other, each of its own length and at most `rows` rows.
