@@ -136,6 +136,8 @@ def read_options():
     parser.add_argument("--self-test", action="store_true")
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
     parser.add_argument("--timeout", type=float, default=60, help="seconds that a program may take")
+    parser.add_argument("--default-times", action="store_true",
+                        help="lost ranks: with the program's own heartbeat and deadline")
     parser.add_argument("--dir", default=None, help="where the folder of the attack is made")
     parser.add_argument("--keep", action="store_true", help="with --only: leave the case's folder")
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for every case")
@@ -167,7 +169,8 @@ def main():
     sys.stdout.reconfigure(line_buffering=True)
     folder = tempfile.mkdtemp(prefix="pagoda-attack-", dir=options.dir)
     try:
-        lab = laboratory.Laboratory(folder, options.pagoda, options.timeout)
+        lab = laboratory.Laboratory(folder, options.pagoda, options.timeout,
+                                    options.default_times)
         lab.prepare()
         if options.self_test:
             return broken_programs.self_test(lab, run_case)

@@ -77,8 +77,9 @@ class Laboratory:
     """Folders that no case changes: model, text.txt, early and half (one run after EARLY_STEPS and
     HALF_STEPS), tuned (the export of the whole run)."""
 
-    def __init__(self, folder, pagoda, timeout_s):
+    def __init__(self, folder, pagoda, timeout_s, default_times=False):
         self.folder = pathlib.Path(folder)
+        self.default_times = default_times  # of the heartbeat and the deadline of ranks
         self.pagoda = os.path.abspath(pagoda)
         self.timeout_s = timeout_s
         self.reference = Reference()

@@ -20,6 +20,7 @@ import program
 DEFAULT, QUICK, HISTORIC = 60, 0, 300
 
 DEADLINE_S, BEAT_S, JOIN_S = 3.0, 0.5, 60.0
+DEFAULT_DEADLINE_S, NOTICED_S = 60.0, 10.0  # the program's own, with which a loss is noticed soon
 # Open MPI's own variables: any user, more processes than cores, nothing bound, and some seconds to
 # say why they end for processes that it ends.
 VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -149,7 +150,7 @@ def start(case, words, ranks, way=None):
 def outlived(process, last_s):
     """Waits for the end; kills a launcher that outlives its last rank by ten seconds, and tells.
     Open MPI 4.1.4's may: its PMIx_server_finalize() waits for a lock for ever, once in some dozens
-    of runs that lost a rank."""
+    of runs that lost a rank; or it ends of SIGSEGV."""
     while not process.ended(1.0) and time.monotonic() < last_s:
         if rank_processes(process.pid) or process.ended(10.0) or rank_processes(process.pid):
             continue
@@ -158,8 +159,19 @@ def outlived(process, last_s):
     return False
 
 
-def said(outcome):
-    return [line for line in outcome.text().split("\n") if line.startswith("pagoda: ")]
+def said(text):
+    return [line for line in text.split("\n") if line.startswith("pagoda: ")]
+
+
+def noticed(process, last_s):
+    """Waits until somebody says that a rank is silent or lost, or all has ended; returns after how
+    long."""
+    began = time.monotonic()
+    while not process.ended(0.1) and time.monotonic() < last_s:
+        text = process.so_far()
+        if said(text) or " has been silent for " in text:
+            break
+    return time.monotonic() - began
 
 
 def attack(case):
@@ -167,8 +179,9 @@ def attack(case):
         case.skipped = "there is no mpirun"
         return
     draw, lab, run = case.random, case.lab, case.path("run")
-    flags = {"parallel.deadline_s": DEADLINE_S, "parallel.heartbeat_s": BEAT_S,
-             "train.save_steps": draw.choice([1, 2]), "train.optimizer_threads": 1}
+    flags = {"train.save_steps": draw.choice([1, 2]), "train.optimizer_threads": 1}
+    if not lab.default_times:
+        flags |= {"parallel.deadline_s": DEADLINE_S, "parallel.heartbeat_s": BEAT_S}
     losses = [Loss(case) for _ in range(draw.randint(1, 3))]
     case.what = f"train with {flags}: {', then '.join(map(str, losses))}"
     saved = -1
@@ -181,10 +194,15 @@ def attack(case):
         process = start(case, words, loss.ranks, loss.way)
         struck = loss.strike(process, run, time.monotonic() + lab.timeout_s / 2)
         began = time.monotonic()
+        beats = "data: " in process.so_far()  # the heartbeat began before
+        after_s = noticed(process, began + lab.timeout_s) if struck and beats else 0.0
         hangs = struck and outlived(process, began + lab.timeout_s)
         outcome = process.wait()
         took_s = time.monotonic() - began
         judge(case, loss, struck, hangs, outcome, took_s)
+        if lab.default_times and not outcome.timed_out:  # judge() has told what may not end
+            case.expect(after_s <= NOTICED_S, f"a line within {NOTICED_S:.0f} s of the loss",
+                        f"{after_s:.1f} s")
         _, now = kill_points.reported(run, outcome.text())
         saved = max(saved, now)
         found = re.search(r"resuming from step (\d+)", outcome.text())
@@ -208,10 +226,11 @@ def judge(case, loss, struck, hangs, outcome, took_s):
         case.expect(outcome.code == 0, "an end of a run that nobody struck", outcome.ended())
         return
     # Ranks join within a minute, and agree on the deadline before they open their data.
-    most_s = DEADLINE_S + 10 + (0 if "data: " in text else JOIN_S)
-    if hangs:
+    deadline_s = DEFAULT_DEADLINE_S if case.lab.default_times else DEADLINE_S
+    most_s = deadline_s + 10 + (0 if "data: " in text else JOIN_S)
+    took_s -= 10 if hangs else 0
+    if hangs or (outcome.code == -signal.SIGSEGV and "(PMIx_server_finalize+" in text):
         outcome.code = 137  # what the ranks ended with is not known
-        took_s -= 10
     case.expect(took_s <= most_s, f"an end within {most_s:.0f} s of the loss", f"{took_s:.1f} s")
     # 255: Open MPI itself ends a process that it cannot send from, or that it lost while it joined.
     case.expect(outcome.code in (0, 1, 9, 75, 137, 143, 255), "75, or a launcher's own code",
@@ -221,8 +240,9 @@ def judge(case, loss, struck, hangs, outcome, took_s):
     if together and outcome.code != 0:
         # One that is cut off has lost the others, and may be the first to say so.
         who = "rank " if loss.way == CUT else f"rank {loss.lost} on "
-        named = any(who in line or "gone" in line for line in said(outcome))
-        case.expect(named, f"a line that names rank {loss.lost}", said(outcome))
+        lines = said(outcome.text())
+        named = any(who in line or "gone" in line for line in lines)
+        case.expect(named, f"a line that names rank {loss.lost}", lines)
 
 
 def finish(case, run, flags, saved):

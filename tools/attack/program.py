@@ -107,6 +107,10 @@ class Running:
         except ProcessLookupError:
             pass
 
+    def so_far(self):
+        """What it has said on standard error, if that is not read by the caller."""
+        return os.pread(self._files["stderr"], KEPT_BYTES, 0).decode("utf-8", "replace")
+
     def wait(self):
         left = self._began + self.limits.timeout_s - time.monotonic()
         outcome = Outcome(self._command, self._result, timed_out=not self.ended(max(0.0, left)))
