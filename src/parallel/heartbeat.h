@@ -2,6 +2,8 @@
 // connection to every other rank (IPv4). It sends a frame (heartbeat_frame.h) every period. A rank
 // is lost when nothing has come from it for the deadline, or when its connection ends without a
 // goodbye; whoever notices tells all others. The first loss is the last word: it becomes status().
+// A period and a half without a word is a warning, and when the rank is heard again, there is a
+// line.
 //
 // Frames carry a key that the ranks share by their communicator. What does not know it is closed
 // and counted, and does nothing else. All that a stranger can take is a few connections for a few

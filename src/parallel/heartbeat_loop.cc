@@ -26,6 +26,7 @@ HeartbeatLoop::HeartbeatLoop(Setup setup)
     : setup_(std::move(setup)),
       period_us_(us_of(setup_.period_s)),
       deadline_us_(us_of(setup_.deadline_s)),
+      missed_us_(period_us_ + period_us_ / 2),
       peers_(setup_.ranks.size()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   CHECK(wake_.ok() && period_us_ > 0 && deadline_us_ > 0);
@@ -155,10 +156,24 @@ void HeartbeatLoop::check_times() {
                 at.addresses.front().c_str(), at.port));
     }
   }
+  for (int rank = 0; rank < size(); ++rank) warn_of(rank, peers_[static_cast<size_t>(rank)]);
   for (HeartbeatConnection& connection : connections_) {
     if (connection.is_known || now_us_ - connection.since_us < kStrangerUs) continue;
     connection.is_guest ? refuse(connection) : close(connection);
   }
+}
+
+// Says once of a silence that it lasts, long before it is a loss, and when it is over. Of all ranks
+// only the lowest other one speaks.
+void HeartbeatLoop::warn_of(int rank, Peer& peer) {
+  const bool silent = peer.settled && peer.counts() && now_us_ - peer.heard_us >= missed_us_;
+  if (silent == std::exchange(peer.missed, silent)) return;
+  if (setup_.rank != (rank == 0 ? 1 : 0) || !peer.counts()) return;
+  if (!silent) return log_info(name_of(rank) + " is heard again");
+  log_warn(
+      name_of(rank) +
+      strf(" has been silent for %g s; the run ends if that becomes %g s (parallel.deadline_s)",
+           1e-6 * static_cast<double>(missed_us_), setup_.deadline_s));
 }
 
 // Whoever can still be lost; -1: nobody can.
@@ -211,6 +226,8 @@ int64_t HeartbeatLoop::next_due_us() const {
   bool all_known = listen_us_ <= now_us_;
   for (const Peer& peer : peers_) {
     if (peer.counts()) due_us = std::min(due_us, peer.heard_us + deadline_us_);
+    const bool may_be_missed = peer.counts() && peer.settled && !peer.missed;
+    if (may_be_missed) due_us = std::min(due_us, peer.heard_us + missed_us_);
     if (peer.counts() && !peer.settled) all_known = false;
   }
   for (const HeartbeatConnection& connection : connections_) {

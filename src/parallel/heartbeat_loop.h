@@ -51,6 +51,7 @@ class HeartbeatLoop {
   struct Peer {
     HeartbeatConnection* connection = nullptr;
     bool settled = false, left = false, lost = false;
+    bool missed = false;  // a warning of its silence was given
     int64_t heard_us = 0, retry_us = 0;
     size_t next_address = 0;
     std::string word;
@@ -62,6 +63,7 @@ class HeartbeatLoop {
   void connect_to_lower_ranks();
   void beat();
   void check_times();
+  void warn_of(int rank, Peer& peer);
   int longest_silent() const;
   void wait();
   int64_t next_due_us() const;
@@ -83,6 +85,7 @@ class HeartbeatLoop {
   // The thread's.
   const Setup setup_;
   const int64_t period_us_, deadline_us_;
+  const int64_t missed_us_;  // a silence that is warned of
   std::vector<Peer> peers_;  // [rank]; the own one has left
   std::list<HeartbeatConnection> connections_;
   int64_t now_us_ = 0, next_beat_us_ = 0, listen_us_ = 0, stop_us_ = -1;

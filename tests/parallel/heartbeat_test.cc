@@ -226,6 +226,28 @@ TEST_F(PlayedHeartbeatTest, WhoIsSilentIsLost) {
             "rank 2 on host2 has been silent for 0.3 s; it was last at \"step 3\"");
 }
 
+// A period and a half without a word is told at once, long before the deadline.
+TEST_F(PlayedHeartbeatTest, ASilenceIsToldBeforeItIsALoss) {
+  start(3, kLong);
+  auto one = join(1), two = join(2);
+  settle();
+  testing::internal::CaptureStderr();
+  const auto a_while = [] { std::this_thread::sleep_for(std::chrono::milliseconds(700)); };
+  a_while();
+  one->say(frame(1, 2).bytes());
+  a_while();
+  heartbeat_->stop();
+  const std::string told = testing::internal::GetCapturedStderr();
+  const auto at = [&](const std::string& text) { return told.find(text); };
+  const size_t silent = at("warning: rank 1 on host1 has been silent for 0.075 s; the run ends if");
+  const size_t heard = at("rank 1 on host1 is heard again");
+  EXPECT_LT(silent, heard) << told;
+  EXPECT_NE(heard, std::string::npos) << told;
+  EXPECT_NE(at("rank 2 on host2 has been silent"), std::string::npos) << told;
+  EXPECT_EQ(at("rank 2 on host2 is heard"), std::string::npos) << told;
+  EXPECT_EQ(losses_, 0);
+}
+
 TEST_F(PlayedHeartbeatTest, AGoodbyeIsNoLoss) {
   start(2, kLong);
   auto one = join(1);
