@@ -56,7 +56,7 @@ int64_t kernel_scratch_bytes(const KernelSizes& sizes, int threads) {
   };
   if (has_blocks(sizes)) {
     add(products_scratch(sizes.input_dim));
-    add(attention_scratch(sizes.head_dim, blocks));
+    add(attention_scratch(attention_kernel(DType::kBF16)->form, sizes.head_dim, blocks));
   }
   if (!has_blocks(sizes) || sizes.windows) add(tiles_scratch(sizes, blocks));
   return all.left_bytes + all.packed_bytes + all.sums_bytes + threads * all.thread_bytes;

@@ -76,16 +76,22 @@ class AttentionBlocksTest : public ::testing::Test {
   const BlockKernel& best() const { return *block_kernels().front(); }
 };
 
-// Those that sum in the same order.
+// Those that sum in the same order; with operands in the form that is best for them, and in pairs.
 TEST_F(AttentionBlocksTest, KernelsAgree) {
   ThreadPool pool(2);
+  std::vector<BlockKernel> kernels;
+  for (const BlockKernel* kernel : block_kernels()) {
+    kernels.push_back(*kernel);
+    kernels.push_back(*kernel);
+    kernels.back().form = StepForm::kPairs;
+  }
   for (const Case& c : kCases) {
     std::map<BlockSum, std::string> want;
-    for (const BlockKernel* kernel : block_kernels()) {
+    for (const BlockKernel& kernel : kernels) {
       Tensors got(c);
-      run(*kernel, c, got, pool);
-      const std::string& bits = want.try_emplace(kernel->sum, got.bits()).first->second;
-      EXPECT_TRUE(got.bits() == bits) << kernel->name << ": " << c.text();
+      run(kernel, c, got, pool);
+      const std::string& bits = want.try_emplace(kernel.sum, got.bits()).first->second;
+      EXPECT_TRUE(got.bits() == bits) << kernel.name << ": " << c.text();
     }
   }
 }
@@ -148,7 +154,7 @@ TEST(ScoreBlocksTest, WeightsAreCloseToPowersOfTwo) {
     float* const first_key[2] = {scores, scores + 256};
     const auto score = [&](int64_t c) -> float& { return first_key[c / 16][c % 16]; };
     for (int64_t c = 0; c < kBlock; ++c) score(c) = -static_cast<float>(i * kBlock + c) / 331.0f;
-    EXPECT_FALSE(softmax_columns(scores, 1, false, 1.0f, state, shrink, weights));
+    EXPECT_FALSE(softmax_columns(scores, 1, false, 1.0f, state, shrink, StepForm::kPairs, weights));
     for (int64_t c = 0; c < kBlock; ++c) {
       const double want = std::exp2(static_cast<double>(score(c)));
       const double error = std::abs(state.sum[c] / want - 1);
@@ -172,7 +178,7 @@ TEST(ScoreBlocksTest, EarlierSumsShrink) {
   SoftmaxColumns state;
   std::fill_n(state.highest, kBlock, 1.0f);
   std::fill_n(state.sum, kBlock, 8.0f);
-  EXPECT_TRUE(softmax_columns(scores, 1, false, 1.0f, state, shrink, weights));
+  EXPECT_TRUE(softmax_columns(scores, 1, false, 1.0f, state, shrink, StepForm::kPairs, weights));
   for (int64_t c = 0; c < kBlock; ++c) {
     EXPECT_EQ(shrink[c], 0.25f);
     EXPECT_EQ(state.highest[c], 3.0f);

@@ -78,8 +78,8 @@ TEST(WorkingMemoryTest, AttentionByBlocksHoldsWhatItSays) {
   for (const Attention& a : {many, wide, one}) {
     const TestLane lane(kThreads);
     attend(DType::kBF16, a, *lane.stream);
-    const int64_t said =
-        bytes_of(attention_scratch(a.head_dim, most_span_blocks(a.tokens(), a.length)));
+    const int64_t said = bytes_of(attention_scratch(
+        attention_kernel(DType::kBF16)->form, a.head_dim, most_span_blocks(a.tokens(), a.length)));
     const int64_t held = held_by(lane);
     EXPECT_LE(held, said) << a.text();
     // A head of 64 blocks of 256 is more than the budget: nothing is left to round to.

@@ -52,18 +52,20 @@ class QueryGradientTile {
         block_(block),
         query_blocks_(block.padded / kBlock),
         depth_(div_ceil(a.shape.head_dim, kBlock)),
-        part_(packed_head_bytes(depth_)),
+        step_(step_bytes(session.form())),
+        part_(packed_head_bytes(session.form(), depth_)),
         queries_(scratch_bytes(Scratch::kRowA, 4 * part_)),
-        weights_(scratch_bytes(Scratch::kRowB, 3 * kTileBytesOfWeights)),
+        weights_(scratch_bytes(Scratch::kRowB, 3 * tile_weights())),
         dq_(scratch_floats(Scratch::kRowC, kTileBlocks * depth_ * kBlockFloats)) {
     const AttentionShape& shape = a.shape;
     const HeadTokens q{a.q + head * shape.head_dim, shape.qkv_stride, shape.head_dim};
     const HeadTokens dout{a.dout + head * shape.head_dim, shape.heads * shape.head_dim,
                           shape.head_dim};
-    pack_head(HeadPacking::kLeftRows, q, block, queries_);
-    pack_head(HeadPacking::kLeftRows, dout, block, queries_ + part_);
-    pack_head(HeadPacking::kLeftColumns, q, block, queries_ + 2 * part_);
-    pack_head(HeadPacking::kLeftColumns, dout, block, queries_ + 3 * part_);
+    const StepForm form = session.form();
+    pack_head(form, HeadPacking::kLeftRows, q, block, queries_);
+    pack_head(form, HeadPacking::kLeftRows, dout, block, queries_ + part_);
+    pack_head(form, HeadPacking::kLeftColumns, q, block, queries_ + 2 * part_);
+    pack_head(form, HeadPacking::kLeftColumns, dout, block, queries_ + 3 * part_);
     copy_rows();
   }
 
@@ -77,8 +79,8 @@ class QueryGradientTile {
     for (int64_t i = 0; i < query_blocks_; ++i) {
       const int64_t steps = diagonal ? i + 1 : kTileBlocks;
       for (int64_t d = 0; d < depth_; ++d) {
-        multiply_steps(session_, gradient_rows(i, 0),
-                       tile.keys_by_depth + d * kTileBlocks * kStepBytes, steps,
+        multiply_steps(session_, session_.form(), gradient_rows(i, 0),
+                       tile.keys_by_depth + d * kTileBlocks * step_, steps,
                        dq_ + (i * depth_ + d) * kBlockFloats, !first);
       }
     }
@@ -101,7 +103,8 @@ class QueryGradientTile {
   }
 
  private:
-  static constexpr int64_t kTileBytesOfWeights = kTileBlocks * kTileBlocks * kStepBytes;
+  // The bytes of a tile's weights, packed.
+  int64_t tile_weights() const { return kTileBlocks * kTileBlocks * step_; }
 
   // lse as exponents of 2, and delta; zeros for queries there are not: they add nothing, since
   // their rows of q and dout are zeros.
@@ -115,26 +118,26 @@ class QueryGradientTile {
 
   // The operands of a block of queries i and a block of keys j.
   std::byte* weights(int64_t i, int64_t j) const {
-    return weights_ + (j * kTileBlocks + i) * kStepBytes;
+    return weights_ + (j * kTileBlocks + i) * step_;
   }
-  std::byte* gradients(int64_t i, int64_t j) const { return weights(i, j) + kTileBytesOfWeights; }
+  std::byte* gradients(int64_t i, int64_t j) const { return weights(i, j) + tile_weights(); }
   std::byte* gradient_rows(int64_t i, int64_t j) const {
-    return weights_ + 2 * kTileBytesOfWeights + (i * kTileBlocks + j) * kStepBytes;
+    return weights_ + 2 * tile_weights() + (i * kTileBlocks + j) * step_;
   }
 
   void find_weights(const KeyTile& tile, bool diagonal) {
     const float scale = static_cast<float>(
         std::numbers::log2e / std::sqrt(static_cast<double>(a_.shape.head_dim)));
     alignas(64) float scores[kBlockFloats], dp[kBlockFloats];
-    const int64_t of_block = depth_ * kStepBytes;
+    const int64_t of_block = depth_ * step_;
     for (int64_t i = 0; i < query_blocks_; ++i) {
       for (int64_t j = 0; j < (diagonal ? i + 1 : kTileBlocks); ++j) {
-        multiply_steps(session_, queries_ + i * of_block, tile.keys + j * of_block, depth_, scores,
-                       false);
-        multiply_steps(session_, queries_ + part_ + i * of_block, tile.values + j * of_block,
-                       depth_, dp, false);
+        multiply_steps(session_, session_.form(), queries_ + i * of_block, tile.keys + j * of_block,
+                       depth_, scores, false);
+        multiply_steps(session_, session_.form(), queries_ + part_ + i * of_block,
+                       tile.values + j * of_block, depth_, dp, false);
         find_score_gradient({scores, dp, scale, lse_ + i * kBlock, delta_ + i * kBlock,
-                             diagonal && i == j, weights(i, j), gradients(i, j),
+                             diagonal && i == j, session_.form(), weights(i, j), gradients(i, j),
                              gradient_rows(i, j)});
       }
     }
@@ -145,9 +148,11 @@ class QueryGradientTile {
       const int64_t i = diagonal ? j : 0;  // the first block of queries that sees them
       for (int64_t d = 0; d < depth_; ++d) {
         const int64_t at = (d * kTileBlocks + j) * kBlockFloats;
-        const std::byte* q = queries_ + 2 * part_ + (d * kTileBlocks + i) * kStepBytes;
-        multiply_steps(session_, q + part_, weights(i, j), query_blocks_ - i, tile.dv + at, add);
-        multiply_steps(session_, q, gradients(i, j), query_blocks_ - i, tile.dk + at, add);
+        const std::byte* q = queries_ + 2 * part_ + (d * kTileBlocks + i) * step_;
+        multiply_steps(session_, session_.form(), q + part_, weights(i, j), query_blocks_ - i,
+                       tile.dv + at, add);
+        multiply_steps(session_, session_.form(), q, gradients(i, j), query_blocks_ - i,
+                       tile.dk + at, add);
       }
     }
   }
@@ -156,7 +161,7 @@ class QueryGradientTile {
   const AttentionGradients& a_;
   const int64_t head_;
   const AttentionBlock& block_;
-  const int64_t query_blocks_, depth_, part_;
+  const int64_t query_blocks_, depth_, step_, part_;
   std::byte* queries_;  // left rows of q, of dout; left columns of q, of dout
   std::byte* weights_;  // p, ds, rows of ds
   float* dq_;           // [block of queries][block of head_dim]
@@ -167,16 +172,18 @@ class QueryGradientTile {
 // Some heads of keys and values over a span.
 class KeyHeads {
  public:
-  KeyHeads(const AttentionGradients& a, const AttentionSpan& span, int64_t first, int64_t count)
-      : a_(a),
+  KeyHeads(StepForm form, const AttentionGradients& a, const AttentionSpan& span, int64_t first,
+           int64_t count)
+      : form_(form),
+        a_(a),
         span_(span),
         first_(first),
         count_(count),
         blocks_(std::ssize(span.blocks)),
         depth_(div_ceil(a.shape.head_dim, kBlock)),
-        part_(packed_head_bytes(depth_)),
+        part_(packed_head_bytes(form, depth_)),
         packed_(scratch_bytes(Scratch::kSharedPacked,
-                              count * blocks_ * key_gradient_block_bytes(depth_))),
+                              count * blocks_ * key_gradient_block_bytes(form, depth_))),
         sums_(scratch_floats(Scratch::kSharedSums, count * blocks_ * 2 * sums_of_tile())),
         turns_(std::make_unique<Turns[]>(static_cast<size_t>(count * blocks_))) {}
 
@@ -185,9 +192,9 @@ class KeyHeads {
       const int64_t slot = i % count_, b = i / count_;
       const AttentionBlock& block = span_.blocks[static_cast<size_t>(b)];
       std::byte* to = packed(slot, b);
-      pack_head(HeadPacking::kRightRows, rows(a_.k, slot), block, to);
-      pack_head(HeadPacking::kRightRows, rows(a_.v, slot), block, to + part_);
-      pack_head(HeadPacking::kRightColumns, rows(a_.k, slot), block, to + 2 * part_);
+      pack_head(form_, HeadPacking::kRightRows, rows(a_.k, slot), block, to);
+      pack_head(form_, HeadPacking::kRightRows, rows(a_.v, slot), block, to + part_);
+      pack_head(form_, HeadPacking::kRightColumns, rows(a_.k, slot), block, to + 2 * part_);
     });
   }
 
@@ -262,7 +269,7 @@ class KeyHeads {
   }
   int64_t sums_of_tile() const { return kTileBlocks * depth_ * kBlockFloats; }
   std::byte* packed(int64_t slot, int64_t b) const {
-    return packed_ + (slot * blocks_ + b) * key_gradient_block_bytes(depth_);
+    return packed_ + (slot * blocks_ + b) * key_gradient_block_bytes(form_, depth_);
   }
   KeyTile key_tile(int64_t slot, int64_t b) const {
     const std::byte* keys = packed(slot, b);
@@ -284,6 +291,7 @@ class KeyHeads {
     }
   }
 
+  const StepForm form_;
   const AttentionGradients& a_;
   const AttentionSpan& span_;
   const int64_t first_, count_, blocks_, depth_, part_;
@@ -299,10 +307,11 @@ void attend_backward_by_blocks(const BlockKernel& kernel, const AttentionGradien
   const int64_t kv_heads = a.shape.kv_heads;
   const int64_t depth = div_ceil(a.shape.head_dim, kBlock);
   const int64_t head_bytes =
-      (key_gradient_block_bytes(depth) + key_sums_block_bytes(depth)) * std::ssize(span.blocks);
+      (key_gradient_block_bytes(kernel.form, depth) + key_sums_block_bytes(depth)) *
+      std::ssize(span.blocks);
   const int64_t at_once = std::clamp<int64_t>(kPackedBudgetBytes / head_bytes, 1, kv_heads);
   for (int64_t first = 0; first < kv_heads; first += at_once) {
-    const KeyHeads heads(a, span, first, std::min(at_once, kv_heads - first));
+    const KeyHeads heads(kernel.form, a, span, first, std::min(at_once, kv_heads - first));
     heads.pack(pool);
     heads.add_queries(kernel, pool);
     heads.store(pool);

@@ -27,9 +27,30 @@ PAGODA_INLINE UVec rounded(Vec v) {
 
 PAGODA_INLINE void put(std::byte* at, UVec v) { std::memcpy(at, &v, sizeof v); }
 
-// Depths (2i, 2i + 1) of a right operand.
-PAGODA_INLINE void put_pair(std::byte* at, UVec even, UVec odd) {
-  put(at, (even >> 16) | (odd & 0xffff0000u));
+// Depths (2i, 2i + 1) of half the columns of a right operand's step, rounded.
+template <StepForm kForm>
+PAGODA_INLINE void put_depths(std::byte* step, int64_t half, int64_t i, UVec even, UVec odd) {
+  if constexpr (kForm == StepForm::kPairs) {
+    put(step + half * kTileBytes + i * 64, (even >> 16) | (odd & 0xffff0000u));
+  } else {
+    put(step + half * 2 * kTileBytes + i * 64, even & 0xffff0000u);
+    put(step + half * 2 * kTileBytes + kTileBytes + i * 64, odd & 0xffff0000u);
+  }
+}
+
+// Depths [16 half, 16 half + 16) of row r of a left operand's step, rounded.
+template <StepForm kForm>
+PAGODA_INLINE void put_row(std::byte* step, int64_t r, int64_t half, UVec row) {
+  if constexpr (kForm == StepForm::kPairs) {
+    const HalfRow halves = __builtin_convertvector(row >> 16, HalfRow);
+    std::memcpy(step + r * 64 + half * 32, &halves, sizeof halves);
+  } else {
+    const UVec wide = row & 0xffff0000u;
+    const auto even = __builtin_shufflevector(wide, wide, 0, 2, 4, 6, 8, 10, 12, 14);
+    const auto odd = __builtin_shufflevector(wide, wide, 1, 3, 5, 7, 9, 11, 13, 15);
+    std::memcpy(step + r * 128 + half * 32, &even, sizeof even);
+    std::memcpy(step + r * 128 + 64 + half * 32, &odd, sizeof odd);
+  }
 }
 
 PAGODA_INLINE Vec larger(Vec a, Vec b) { return a > b ? a : b; }
@@ -60,14 +81,13 @@ PAGODA_INLINE Vec highest_score(const float* scores, int64_t count, bool diagona
 }
 
 // Sixteen queries' weights of a block of keys; returns their sums.
-template <bool kDiagonal>
+template <StepForm kForm, bool kDiagonal>
 PAGODA_INLINE Vec weigh(const float* scores, float scale, Vec highest, int64_t half,
                         std::byte* step) {
   const Vec query = columns_of(half);
   Vec sum{};
   for (int64_t top = 0; top < 2; ++top) {
     const float* tile = tile_of(scores, 2 * top + half);
-    std::byte* pairs = step + half * kTileBytes + top * kTileBytes / 2;
     for (int64_t r = 0; r < kTileSide; r += 2) {
       Vec even = exp2_lanes(load(tile + r * kTileSide) * scale - highest);
       Vec odd = exp2_lanes(load(tile + (r + 1) * kTileSide) * scale - highest);
@@ -77,7 +97,7 @@ PAGODA_INLINE Vec weigh(const float* scores, float scale, Vec highest, int64_t h
         odd = query < key + 1.0f ? Vec{} : odd;
       }
       sum += even + odd;
-      put_pair(pairs + r * 32, rounded(even), rounded(odd));
+      put_depths<kForm>(step, half, (top * kTileSide + r) / 2, rounded(even), rounded(odd));
     }
   }
   return sum;
@@ -85,8 +105,25 @@ PAGODA_INLINE Vec weigh(const float* scores, float scale, Vec highest, int64_t h
 
 // ---- backward: rows are queries ----
 
+// Sixteen queries of a tile of keys; adds to the sums of their weights.
+template <StepForm kForm>
+PAGODA_INLINE Vec weigh_all(const float* scores, int64_t count, bool diagonal, float scale,
+                            Vec highest, int64_t half, std::byte* weights) {
+  Vec sums{};
+  const int64_t whole = diagonal ? count - 1 : count;
+  for (int64_t b = 0; b < whole; ++b) {
+    sums += weigh<kForm, false>(scores + b * kBlockFloats, scale, highest, half,
+                                weights + b * step_bytes(kForm));
+  }
+  if (diagonal) {
+    sums += weigh<kForm, true>(scores + whole * kBlockFloats, scale, highest, half,
+                               weights + whole * step_bytes(kForm));
+  }
+  return sums;
+}
+
 // Row `r` of a block, sixteen keys of it.
-template <bool kDiagonal>
+template <StepForm kForm, bool kDiagonal>
 PAGODA_INLINE void find_row(const ScoreGradient& g, int64_t r, int64_t half, int64_t at,
                             UVec& weights, UVec& gradients) {
   Vec p = exp2_lanes(load(g.scores + at) * g.scale - g.lse[r]);
@@ -98,43 +135,41 @@ PAGODA_INLINE void find_row(const ScoreGradient& g, int64_t r, int64_t half, int
   }
   weights = rounded(p);
   gradients = rounded(ds);
-  const HalfRow row = __builtin_convertvector(gradients >> 16, HalfRow);
-  std::memcpy(g.gradient_rows + r * 64 + half * 32, &row, sizeof row);
+  put_row<kForm>(g.gradient_rows, r, half, gradients);
 }
 
-template <bool kDiagonal>
+template <StepForm kForm, bool kDiagonal>
 PAGODA_INLINE void find_tile(const ScoreGradient& g, int64_t top, int64_t half) {
-  const int64_t pairs = half * kTileBytes + top * kTileBytes / 2;
   for (int64_t r = 0; r < kTileSide; r += 2) {
     const int64_t at = (2 * top + half) * 256 + r * kTileSide, row = top * kTileSide + r;
     UVec weights[2], gradients[2];
-    find_row<kDiagonal>(g, row, half, at, weights[0], gradients[0]);
-    find_row<kDiagonal>(g, row + 1, half, at + kTileSide, weights[1], gradients[1]);
-    put_pair(g.weights + pairs + r * 32, weights[0], weights[1]);
-    put_pair(g.gradients + pairs + r * 32, gradients[0], gradients[1]);
+    find_row<kForm, kDiagonal>(g, row, half, at, weights[0], gradients[0]);
+    find_row<kForm, kDiagonal>(g, row + 1, half, at + kTileSide, weights[1], gradients[1]);
+    put_depths<kForm>(g.weights, half, row / 2, weights[0], weights[1]);
+    put_depths<kForm>(g.gradients, half, row / 2, gradients[0], gradients[1]);
   }
+}
+
+template <StepForm kForm>
+PAGODA_INLINE void find_tile(const ScoreGradient& g, int64_t top, int64_t half) {
+  g.diagonal ? find_tile<kForm, true>(g, top, half) : find_tile<kForm, false>(g, top, half);
 }
 
 }  // namespace
 
 PAGODA_TARGET_CLONES bool softmax_columns(const float* scores, int64_t count, bool diagonal,
                                           float scale, SoftmaxColumns& state, float* shrink,
-                                          std::byte* weights) {
+                                          StepForm form, std::byte* weights) {
   bool shrinks = false;
-  const int64_t whole = diagonal ? count - 1 : count;
   for (int64_t half = 0; half < 2; ++half) {
     float* highest = state.highest + half * kTileSide;
     float* sum = state.sum + half * kTileSide;
     const Vec before = load(highest);
     const Vec now = larger(before, highest_score(scores, count, diagonal, half) * scale);
-    Vec sums{};
-    for (int64_t b = 0; b < whole; ++b) {
-      sums += weigh<false>(scores + b * kBlockFloats, scale, now, half, weights + b * kStepBytes);
-    }
-    if (diagonal) {
-      sums += weigh<true>(scores + whole * kBlockFloats, scale, now, half,
-                          weights + whole * kStepBytes);
-    }
+    const Vec sums =
+        form == StepForm::kPairs
+            ? weigh_all<StepForm::kPairs>(scores, count, diagonal, scale, now, half, weights)
+            : weigh_all<StepForm::kWide>(scores, count, diagonal, scale, now, half, weights);
     const Vec less = exp2_lanes(before - now);
     store(sum, load(sum) * less + sums);
     store(highest, now);
@@ -158,7 +193,8 @@ PAGODA_TARGET_CLONES void find_score_gradient(const ScoreGradient& gradient) {
   const ScoreGradient g = gradient;
   for (int64_t top = 0; top < 2; ++top) {
     for (int64_t half = 0; half < 2; ++half) {
-      g.diagonal ? find_tile<true>(g, top, half) : find_tile<false>(g, top, half);
+      g.form == StepForm::kPairs ? find_tile<StepForm::kPairs>(g, top, half)
+                                 : find_tile<StepForm::kWide>(g, top, half);
     }
   }
 }

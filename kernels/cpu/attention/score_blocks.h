@@ -20,11 +20,11 @@ struct SoftmaxColumns {
 };
 
 // Turns `count` blocks of scores behind each other, keys by queries, into the steps of a right
-// operand, depth along keys: 2^(exponent - highest) rounded to bf16. `diagonal`: the last block's
-// keys are its queries, which see no later keys. shrink (kBlock) gets the factor for each query's
-// earlier sums; returns false if all factors are 1.
+// operand of `form`, depth along keys: 2^(exponent - highest) rounded to bf16. `diagonal`: the last
+// block's keys are its queries, which see no later keys. shrink (kBlock) gets the factor for each
+// query's earlier sums; returns false if all factors are 1.
 bool softmax_columns(const float* scores, int64_t count, bool diagonal, float scale,
-                     SoftmaxColumns& state, float* shrink, std::byte* weights);
+                     SoftmaxColumns& state, float* shrink, StepForm form, std::byte* weights);
 
 // Multiplies column c of `count` blocks by by[c].
 void scale_columns(float* sums, int64_t count, const float* by);
@@ -37,6 +37,7 @@ struct ScoreGradient {
   const float* lse;    // (kBlock), times log2(e)
   const float* delta;  // (kBlock)
   bool diagonal;
+  StepForm form;
   std::byte* weights;        // out: p, a step of a right operand, depth along queries
   std::byte* gradients;      // out: ds, in the same form
   std::byte* gradient_rows;  // out: ds, a step of a left operand, depth along keys

@@ -62,6 +62,15 @@ struct BlockProduct {
   StepForm left_form = StepForm::kPairs, right_form = StepForm::kPairs;
 };
 
+// Rows of the left operand are packed behind each other, its steps too.
+inline void set_packed_left(BlockProduct& product, StepForm form, const std::byte* packed) {
+  product.left = packed;
+  product.left_form = form;
+  product.row_stride = step_bytes(form) / kBlock;
+  product.tile_stride = kTileSide * product.row_stride;
+  product.step_stride = step_bytes(form);
+}
+
 enum class BlockSum {
   // Depth is taken in steps of 32. A step makes two chains of fused multiply-adds from zero, one
   // over its even and one over its odd positions, adds the second to the first and the result to

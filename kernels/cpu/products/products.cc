@@ -52,14 +52,6 @@ void for_stretches(const BlockKernel& kernel, ThreadPool& pool, int64_t count, B
   });
 }
 
-void set_packed_left(BlockProduct& product, StepForm form, const std::byte* packed) {
-  product.left = packed;
-  product.left_form = form;
-  product.row_stride = step_bytes(form) / kBlock;
-  product.tile_stride = kTileSide * product.row_stride;
-  product.step_stride = step_bytes(form);
-}
-
 void set_right(BlockProduct& product, StepForm form, const std::byte* packed) {
   product.right = packed;
   product.right_form = form;

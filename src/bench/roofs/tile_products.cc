@@ -50,8 +50,9 @@ struct TileProducts::Share {
 };
 
 int64_t TileProducts::operand_bytes() const {
-  return attention_kernel(DType::kBF16) != nullptr ? packed_head_bytes(depth_of(head_dim_))
-                                                   : packed_bytes(head_dim_);
+  const BlockKernel* kernel = attention_kernel(DType::kBF16);
+  return kernel != nullptr ? packed_head_bytes(kernel->form, depth_of(head_dim_))
+                           : packed_bytes(head_dim_);
 }
 
 int64_t TileProducts::share_bytes() const {
@@ -70,14 +71,14 @@ void TileProducts::pack(const Share& share) const {
   const int64_t slot = operand_bytes();
   const HeadTokens rows{share.rows, head_dim_, head_dim_};
   const AttentionBlock whole{0, kAttentionBlock, kAttentionBlock};
-  const bool by_blocks = attention_kernel(DType::kBF16) != nullptr;
+  const BlockKernel* kernel = attention_kernel(DType::kBF16);
   for (int64_t b = 0; b < kBlocks; ++b) {
     std::byte* keys = share.packed + b * slot;
     std::byte* values = keys + kBlocks * slot;
-    if (by_blocks) {
-      pack_head(HeadPacking::kLeftRows, rows, whole, keys);
-      pack_head(HeadPacking::kLeftColumns, rows, whole, values);
-      pack_head(HeadPacking::kRightRows, rows, whole, share.queries);
+    if (kernel != nullptr) {
+      pack_head(kKeyForm, HeadPacking::kLeftRows, rows, whole, keys);
+      pack_head(kKeyForm, HeadPacking::kLeftColumns, rows, whole, values);
+      pack_head(kernel->form, HeadPacking::kRightRows, rows, whole, share.queries);
     } else {
       gemm_pack(DType::kBF16, share.rows, head_dim_, true, head_dim_, kAttentionBlock, keys);
       gemm_pack(DType::kBF16, share.rows, head_dim_, false, kAttentionBlock, head_dim_, values);
@@ -102,18 +103,19 @@ Result<TileProducts> TileProducts::make(int64_t head_dim, Stream* stream) {
 void TileProducts::multiply_blocks(const Share& share, int64_t tiles) const {
   const BlockSession session(*attention_kernel(DType::kBF16));
   const int64_t depth = depth_of(head_dim_), slot = operand_bytes();
+  const int64_t step = step_bytes(session.form()), key_step = step_bytes(kKeyForm);
   const auto* weights = reinterpret_cast<const std::byte*>(share.weights);
   for (int64_t i = 0; i < tiles * kTileBlocks; ++i) {
     const int64_t query = i % kTileBlocks, tile = i / kTileBlocks % kBlocks;
     const std::byte* keys = share.packed + tile * slot;
     const std::byte* values = keys + kBlocks * slot;
     for (int64_t key = 0; key < kTileBlocks; ++key) {
-      multiply_steps(session, keys + key * depth * kStepBytes,
-                     share.queries + query * depth * kStepBytes, depth,
-                     share.scores + key * kBlockFloats, false);
+      multiply_steps(session, kKeyForm, keys + key * depth * key_step,
+                     share.queries + query * depth * step, depth, share.scores + key * kBlockFloats,
+                     false);
     }
     for (int64_t d = 0; d < depth; ++d) {
-      multiply_steps(session, values + d * kTileBlocks * kStepBytes, weights, kTileBlocks,
+      multiply_steps(session, kKeyForm, values + d * kTileBlocks * key_step, weights, kTileBlocks,
                      share.sums + (query * depth + d) * kBlockFloats, tile > 0);
     }
   }
