@@ -199,11 +199,11 @@ def attack(case):
         hangs = struck and outlived(process, began + lab.timeout_s)
         outcome = process.wait()
         took_s = time.monotonic() - began
-        judge(case, loss, struck, hangs, outcome, took_s)
+        _, now = kill_points.reported(run, outcome.text())
+        judge(case, loss, struck, hangs, outcome, took_s, now)
         if lab.default_times and not outcome.timed_out:  # judge() has told what may not end
             case.expect(after_s <= NOTICED_S, f"a line within {NOTICED_S:.0f} s of the loss",
                         f"{after_s:.1f} s")
-        _, now = kill_points.reported(run, outcome.text())
         saved = max(saved, now)
         found = re.search(r"resuming from step (\d+)", outcome.text())
         if found:
@@ -211,9 +211,10 @@ def attack(case):
     finish(case, run, flags, saved)
 
 
-def judge(case, loss, struck, hangs, outcome, took_s):
+def judge(case, loss, struck, hangs, outcome, took_s, saved):
     text = outcome.text()
-    done = "done: " in text or "steps were done before" in text
+    # Behind the last save ranks part, and one that is lost then is missed by nobody.
+    done = "done: " in text or "steps were done before" in text or saved == laboratory.STEPS
     if outcome.timed_out:
         # Launchers wait for a process that stands still when it has left MPI and the run is done.
         if not done or loss.way != signal.SIGSTOP:
