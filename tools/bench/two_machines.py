@@ -4,7 +4,7 @@ between them of a rate that is set at both ends. In them docs/clusters.md is fol
 doctor, a sheet of the cluster, a plan from that sheet, and a run, whose step is held against the
 plan, whose bytes against those that the wire counted, and whose result against one process's.
 
-  two_machines.py PAGODA [--mbit 1000 100] [--steps 8] [--dir DIR]
+  two_machines.py PAGODA [--mbit 1000 100] [--steps 8] [--rounds 9] [--dir DIR]
 
 Needs root and Debian's iproute2, openssh-server and openmpi-bin; says SKIPPED where it may not make
 namespaces. Everything it makes carries its process number, and is removed in the end."""
@@ -193,7 +193,7 @@ def exported(machines, run):
     return hash_of(machines.folder / f"{run}-model")
 
 
-def at_rate(machines, mbit, steps, expected):
+def at_rate(machines, mbit, steps, rounds, expected):
     folder = machines.folder
     name = f"at{mbit}"
     machines.set_rate(mbit)
@@ -203,7 +203,10 @@ def at_rate(machines, mbit, steps, expected):
     for node in NODES:
         if node not in doctor:
             sys.exit(f"two_machines: doctor does not name {node}:\n{doctor}")
-    machines.mpirun(["pagoda", "bench", "network", "--rounds", "1"])
+    network = machines.mpirun(["pagoda", "bench", "network", "--rounds", rounds])
+    print(f"{mbit:5} Mb/s, beside MPI_Alltoallv over {rounds} rounds:")
+    print("\n".join(line for line in network.splitlines()
+                    if line.startswith(("exchange", "all to all")) or "roof   ratio" in line))
     machines.mpirun(["pagoda", "bench", "machine", "--out", sheet])
     plan = json.loads(must([machines.pagoda, "plan", run_file, "--cluster", sheet, "--json"],
                            cwd=folder))["as_train"]
@@ -239,6 +242,7 @@ def main():
     parser.add_argument("pagoda")
     parser.add_argument("--mbit", type=int, nargs="+", default=[1000, 100])
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=9, help="of the network's exchanges")
     parser.add_argument("--dir", default=None)
     args = parser.parse_args()
     missing = [p for p in ("ip", "tc", "ssh", "mpirun") if not shutil.which(p)]
@@ -254,7 +258,7 @@ def main():
         stack.callback(machines.stop)
         machines.start()
         expected = prepare(machines, args.steps)
-        good = [at_rate(machines, mbit, args.steps, expected) for mbit in args.mbit]
+        good = [at_rate(machines, mbit, args.steps, args.rounds, expected) for mbit in args.mbit]
     return 0 if all(good) else 1
 
 
