@@ -330,6 +330,9 @@ class Ops {
   // x[t] *= scale[t].   x (n, d) fp32, scale (n)
   virtual void scale_rows(const float* scale, int64_t n, int64_t dim, float* x, Stream& s) = 0;
 
+  // x = round(factor x).   x (n) of dt
+  virtual void scale(DType dt, float factor, int64_t n, void* x, Stream& s) = 0;
+
   // The gate of a shared expert: out = 1 / (1 + exp(-logits)).   logits, out (n) fp32, may alias
   virtual void sigmoid(const float* logits, int64_t n, float* out, Stream& s) = 0;
   // dlogits = dout out (1 - out).   out, dout (n) fp32, dlogits (n) of dt

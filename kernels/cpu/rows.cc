@@ -65,6 +65,19 @@ void CpuOps::scale_rows(const float* scale, int64_t n, int64_t dim, float* x, St
   });
 }
 
+void CpuOps::scale(DType dt, float factor, int64_t n, void* x, Stream& s) {
+  CHECK(n >= 0);
+  s.enqueue([=, pool = &s.pool()] {
+    for_blocks(*pool, n, kBlockElements, [&](int64_t begin, int64_t end) {
+      void* block = at(dt, x, begin);
+      const float* values = read_row(dt, block, end - begin, Scratch::kRowA);
+      float* scaled = row_to_write(dt, block, end - begin, Scratch::kRowA);
+      scale_row(values, end - begin, factor, scaled);
+      write_row(dt, scaled, end - begin, block);
+    });
+  });
+}
+
 void CpuOps::add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, void* out,
                  Stream& s) {
   CHECK(n >= 0);

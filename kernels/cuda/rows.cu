@@ -148,11 +148,18 @@ struct ScatterAddRuns {
   }
 };
 
-struct Scale {
+struct ScaleRows {
   const float* scale;
   int64_t columns;
   float* x;
   PAGODA_GPU void operator()(int64_t i, int64_t j) const { x[i * columns + j] *= scale[i]; }
+};
+
+template <typename T>
+struct Scale {
+  float factor;
+  T* x;
+  PAGODA_GPU void operator()(int64_t i, int64_t) const { x[i] = rounded<T>(factor * widen(x[i])); }
 };
 
 struct Sigmoid {
@@ -289,7 +296,15 @@ void CudaOps::scatter_add_row_runs(DType dt, const void* x, const int32_t* rows,
 void CudaOps::scale_rows(const float* scale, int64_t n, int64_t dim, float* x, Stream& s) {
   CHECK(n >= 0 && dim > 0);
   Queue queue(s, "scale_rows");
-  for_each_element(queue, n, dim, Scale{scale, dim, x});
+  for_each_element(queue, n, dim, ScaleRows{scale, dim, x});
+}
+
+void CudaOps::scale(DType dt, float factor, int64_t n, void* x, Stream& s) {
+  CHECK(n >= 0);
+  Queue queue(s, "scale");
+  with_type(dt, [&]<typename T>(T) {
+    for_each_element(queue, n, 1, Scale<T>{factor, typed<T>(x)});
+  });
 }
 
 void CudaOps::sigmoid(const float* logits, int64_t n, float* out, Stream& s) {

@@ -270,6 +270,11 @@ void PlacedOps::scale_rows(const float* scale, int64_t n, int64_t dim, float* x,
   inner_->scale_rows(scale, n, dim, x, s);
 }
 
+void PlacedOps::scale(DType dt, float factor, int64_t n, void* x, Stream& s) {
+  require("scale", s, x);
+  inner_->scale(dt, factor, n, x, s);
+}
+
 void PlacedOps::sigmoid(const float* logits, int64_t n, float* out, Stream& s) {
   require("sigmoid", s, logits, out);
   inner_->sigmoid(logits, n, out, s);

@@ -375,6 +375,22 @@ TEST(Rows, ScaleRoundsOnce) {
   }
 }
 
+TEST(Rows, ScaleByOneFactorRoundsOnce) {
+  constexpr int64_t kN = 70001;
+  constexpr float kFactor = 54.545456f;
+  for (DType dt : kDTypes) {
+    TestTensor x(dt, kN);
+    x.randomise(16);
+    const Doubles before = x.doubles();
+    ops().scale(dt, kFactor, kN, x.data(), test_stream());
+    test_stream().synchronize();
+    for (int64_t i = 0; i < kN; ++i) {
+      const float exact = kFactor * static_cast<float>(before[i]);
+      ASSERT_EQ(x.get(i), dt == DType::kF32 ? exact : to_float(bf16_round(exact))) << i;
+    }
+  }
+}
+
 TEST(Rows, FillZero) {
   TestTensor x(DType::kF32, 300001);
   x.fill(1);

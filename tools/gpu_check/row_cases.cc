@@ -134,6 +134,18 @@ void add_scales(int64_t n, int64_t dim, std::vector<OpCase>& cases) {
   }});
 }
 
+void add_scale(int64_t n, std::vector<OpCase>& cases) {
+  for (DType dt : kDTypes) {
+    cases.push_back({named("scale", dt, n, 1), [=](Trial& t) {
+                       Tensor& x = t.random(dt, n, 18);
+                       t.run([&](Ops& ops, const At& at, Stream& s) {
+                         ops.scale(dt, 54.545456f, n, at(x), s);
+                       });
+                       t.expect_same("x", x);
+                     }});
+  }
+}
+
 void add_rope(DType dt, int64_t rotated, bool inverse, std::vector<OpCase>& cases) {
   cases.push_back({named("rope", dt, 37, rotated), [=](Trial& t) {
     constexpr int64_t kTokens = 37, kHeads = 3, kDim = 10, kStride = 41;
@@ -257,6 +269,7 @@ std::vector<OpCase> row_cases() {
     }
   }
   for (int64_t n : {0, 1, 300, 9001}) add_gates(n, cases);
+  for (int64_t n : {0, 1, 300, 9001}) add_scale(n, cases);
   add_scales(70, 33, cases);
   return cases;
 }
