@@ -165,6 +165,18 @@ class Glm4MoeLiteTest(GoldenFolder, unittest.TestCase):
     FOLDER = "glm4_moe_lite"
 
 
+class GraniteMoeTest(GoldenFolder, unittest.TestCase):
+    FOLDER = "granitemoe"
+
+
+class Dots1Test(GoldenFolder, unittest.TestCase):
+    FOLDER = "dots1"
+
+
+class MiniMaxM2Test(GoldenFolder, unittest.TestCase):
+    FOLDER = "minimax_m2"
+
+
 class Mxfp4Test(unittest.TestCase):
     def test_files_hold_the_same_values(self):
         plain = read_safetensors(GOLDEN / "gpt_oss" / "model.safetensors")
@@ -190,14 +202,15 @@ class Fp8Test(unittest.TestCase):
 class FusedTest(unittest.TestCase):
     def test_fused_files_hold_the_same_values(self):
         for folder in ("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe", "glm4_moe", "lfm2_moe",
-                       "deepseek_v2", "deepseek_v3", "glm4_moe_lite"):
+                       "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "dots1", "minimax_m2"):
+            mixtral_like = folder in ("mixtral", "minimax_m2")
             plain = read_safetensors(GOLDEN / folder / "model.safetensors")
             fused = read_safetensors(GOLDEN / f"{folder}_fused" / "model.safetensors")
-            names = (("w1", "w3", "w2") if folder in ("mixtral", "lfm2_moe")
+            names = (("w1", "w3", "w2") if mixtral_like or folder == "lfm2_moe"
                      else ("gate_proj", "up_proj", "down_proj"))
             for name, stacked in fused.items():
                 base, _, last = name.replace(
-                    ".mlp.", ".block_sparse_moe." if folder == "mixtral" else ".mlp."
+                    ".mlp.", ".block_sparse_moe." if mixtral_like else ".mlp."
                 ).rpartition(".")
                 wanted = {"gate_up_proj": names[:2], "down_proj": names[2:]}.get(last)
                 if wanted is None:
@@ -208,6 +221,18 @@ class FusedTest(unittest.TestCase):
                     np.testing.assert_array_equal(np.concatenate(parts), matrix)
 
 
+    def test_granite_has_stacked_ones_of_either_names(self):
+        plain = read_safetensors(GOLDEN / "granitemoe" / "model.safetensors")
+        fused = read_safetensors(GOLDEN / "granitemoe_fused" / "model.safetensors")
+        self.assertEqual(len(plain), len(fused))
+        for name, wanted in plain.items():
+            for own, other in (("input_linear.weight", "experts.gate_up_proj"),
+                               ("output_linear.weight", "experts.down_proj"),
+                               ("router.layer.weight", "router.weight")):
+                name = name.replace(own, other)
+            np.testing.assert_array_equal(fused[name], wanted, name)
+
+
 class CurveTest(unittest.TestCase):
     """Steps 1 and 2 see the initial weights: the learning rate of the first is 0."""
 
@@ -216,7 +241,8 @@ class CurveTest(unittest.TestCase):
 
     def test_families(self):
         for folder in ("mixtral", "olmoe", "qwen2_moe", "glm4_moe", "lfm2_moe", "gpt_oss",
-                       "deepseek_v2", "deepseek_v3", "glm4_moe_lite"):
+                       "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "granitemoe", "dots1",
+                       "minimax_m2"):
             self.check(folder, f"{folder}/curve.safetensors")
 
     def check(self, folder, path):

@@ -29,8 +29,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from reference import moe as ref
 from reference import random_sizes
-from reference.golden_configs import (BF16, DEEPSEEK_V2, DEEPSEEK_V3, GLM4, GLM4_LITE, GPT_OSS,
-                                      LFM2, LLAMA, MIXTRAL, OLMOE, QWEN2, TIED, TINY)
+from reference.golden_configs import BF16, FAMILIES, LLAMA, TIED, TINY
 from reference.packed_weights import FP8_BLOCK, fp8_matrices, from_fp8, mxfp4_experts
 
 # A chosen expert must beat the first refused one by this much, or rounding could choose otherwise.
@@ -73,8 +72,10 @@ def corrections(model):
 
 
 def to_bf16(model):
-    """All parameters; corrections stay in fp32, as published weights have them."""
-    before = dict(corrections(model))
+    """All parameters; corrections stay in fp32, but for those of MiniMax-M2, which Transformers
+    would round."""
+    rounds = model.config.model_type == "minimax_m2"
+    before = {} if rounds else dict(corrections(model))
     model.to(torch.bfloat16)
     for name, correction in before.items():
         owner, _, last = name.rpartition(".")
@@ -172,9 +173,15 @@ def check_folder(folder, model):
     if model.config.model_type == "gpt_oss":  # the hub has its experts fused
         assert names == {name for name, _ in model.named_parameters()}
         return
+    if model.config.model_type == "granitemoe":  # stacked, by names of its own
+        own = {name for name, _ in model.named_parameters()}
+        for ours, theirs in ref.GRANITE_NAMES.items():
+            own = {name.replace(ours, theirs) for name in own}
+        assert names == own, names ^ own
+        return
     wanted = {name for name, _ in ref.hub_tensors(model.named_parameters(),
                                                   model.config.model_type)}
-    wanted |= {name for name, _ in corrections(model)}
+    wanted |= {name for name, _ in ref.hub_tensors(corrections(model), model.config.model_type)}
     assert names == wanted, names ^ wanted
 
 
@@ -398,34 +405,6 @@ def make_dense(folder, config, seed):
     out = load(folder, torch.float32)(input_ids=batch.tokens, use_cache=False)
     save_file({"input_ids": as_i32(batch.tokens), "logits": out.logits.detach().contiguous()},
               folder / "expected.safetensors")
-
-
-# Config, seed, and what the curve records of the weights after it.
-FAMILIES = {
-    "mixtral": (MIXTRAL, 21, ["model.layers.1.block_sparse_moe.experts.2.w3.weight"]),
-    "olmoe": (OLMOE, 23, ["model.layers.0.self_attn.k_norm.weight"]),
-    "qwen2_moe": (QWEN2, 35, ["model.layers.0.self_attn.k_proj.bias",
-                              "model.layers.1.mlp.shared_expert_gate.weight",
-                              "model.layers.1.mlp.shared_expert.down_proj.weight"]),
-    "glm4_moe": (GLM4, 45, ["model.layers.0.self_attn.k_proj.bias",
-                            "model.layers.1.mlp.gate.weight",
-                            "model.layers.2.mlp.shared_experts.down_proj.weight"]),
-    "lfm2_moe": (LFM2, 51, ["model.layers.0.conv.in_proj.weight",
-                            "model.layers.2.conv.conv.weight",
-                            "model.layers.1.feed_forward.gate.weight"]),
-    "gpt_oss": (GPT_OSS, 61, ["model.layers.0.self_attn.sinks",
-                              "model.layers.1.mlp.router.bias",
-                              "model.layers.0.mlp.experts.2.up_proj.bias",
-                              "model.layers.1.mlp.experts.1.down_proj.bias",
-                              "model.layers.1.mlp.experts.3.gate_proj.weight"]),
-    "deepseek_v2": (DEEPSEEK_V2, 71, ["model.layers.0.self_attn.q_proj.weight",
-                                      "model.layers.2.self_attn.kv_b_proj.weight"]),
-    "deepseek_v3": (DEEPSEEK_V3, 82, ["model.layers.0.self_attn.q_a_proj.weight",
-                                      "model.layers.1.self_attn.kv_a_layernorm.weight",
-                                      "model.layers.2.self_attn.kv_a_proj_with_mqa.weight"]),
-    "glm4_moe_lite": (GLM4_LITE, 91, ["model.layers.0.self_attn.q_b_proj.weight",
-                                      "model.layers.1.self_attn.q_a_layernorm.weight"]),
-}
 
 
 def make_random_sizes(folder, sizes_seed):

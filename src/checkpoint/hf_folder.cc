@@ -137,10 +137,11 @@ Status HfFolder::choose_layout() {
     layout_ = config_.mxfp4 ? ExpertLayout::kMxfp4 : ExpertLayout::kFused;
     return Status();
   }
+  layout_ = usual_layout(*config_.family);
   std::unordered_set<std::string> names[2];
-  for (const ExpertLayout layout : {ExpertLayout::kPerExpert, ExpertLayout::kFused}) {
-    for (StoredTensor& stored : stored_tensors(table_, layout)) {
-      names[static_cast<int>(layout)].insert(std::move(stored.name));
+  for (const bool fused : {false, true}) {
+    for (StoredTensor& stored : stored_tensors(table_, fused ? ExpertLayout::kFused : layout_)) {
+      names[fused].insert(std::move(stored.name));
     }
   }
   const std::string* found[2] = {nullptr, nullptr};  // a tensor of one layout alone

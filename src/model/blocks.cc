@@ -44,13 +44,19 @@ Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const Worksp
 void Blocks::embed(int64_t b, const void* embedding, void* x, const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens;
   ops_.embedding(dt_, w.tokens + b * t, embedding, t, c_.hidden_size, x, s);
+  scale(dt_, c_.embedding_scale, t * c_.hidden_size, x, s);
 }
 
-void Blocks::embed_backward(int64_t b, const void* dresidual, GradientSum sum, const Workspace& w,
+void Blocks::scale(DType dt, double factor, int64_t n, void* x, Stream& s) const {
+  if (factor != 1.0) ops_.scale(dt, static_cast<float>(factor), n, x, s);
+}
+
+void Blocks::embed_backward(int64_t b, void* dresidual, GradientSum sum, const Workspace& w,
                             Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   float* table = sum.data + d;
   if (sum.first) ops_.fill_zero(table, c_.vocab_size * d * 4, s);
+  scale(dt_, c_.embedding_scale, t * d, dresidual, s);
   ops_.embedding_backward(dt_, w.tokens + b * t, dresidual, t, d, c_.pad_token_id, table, s);
 }
 
@@ -104,7 +110,7 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, v = c_.vocab_size;
   const void* table = tied_embedding ? tied_embedding : at(weights, d);
   const bool backward = total_weight > 0;
-  const float grad_scale = backward ? static_cast<float>(1.0 / total_weight) : 0.0f;
+  const float grad_scale = backward ? static_cast<float>(c_.logits_scale / total_weight) : 0.0f;
   if (sum.first && backward) ops_.fill_zero(sum.data, (d + v * d) * 4, s);
   ops_.fill_zero(w.loss_sums + b, sizeof(double), s);
   ops_.rmsnorm(dt_, x, weights, static_cast<float>(c_.rms_norm_eps), t, 1, d, d, w.head.normed,
@@ -113,6 +119,7 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
     const int64_t n = std::min(kRowBlock, t - first);
     const void* rows = at(w.head.normed, first * d);
     ops_.linear(dt_, rows, table, n, d, v, DType::kF32, w.head.logits, s);
+    scale(DType::kF32, c_.logits_scale, n * v, w.head.logits, s);
     ops_.cross_entropy(dt_, w.head.logits, w.targets + b * t + first,
                        w.loss_weights + b * t + first, n, v, grad_scale,
                        backward ? w.head.dlogits : nullptr, w.loss_sums + b, s);
@@ -135,6 +142,7 @@ void Blocks::logits(int64_t n, const void* weights, const void* tied_embedding, 
   ops_.rmsnorm(dt_, rows, weights, static_cast<float>(c_.rms_norm_eps), n, 1, d, d, w.head.normed,
                w.head.rstd, s);
   ops_.linear(dt_, w.head.normed, table, n, d, c_.vocab_size, DType::kF32, w.head.logits, s);
+  scale(DType::kF32, c_.logits_scale, n * c_.vocab_size, w.head.logits, s);
 }
 
 }  // namespace pagoda

@@ -62,7 +62,8 @@ class Blocks {
   };
 
   void embed(int64_t b, const void* embedding, void* x, const Workspace& w, Stream& s) const;
-  void embed_backward(int64_t b, const void* dresidual, GradientSum sum, const Workspace& w,
+  // May overwrite dresidual (T, d).
+  void embed_backward(int64_t b, void* dresidual, GradientSum sum, const Workspace& w,
                       Stream& s) const;
 
   // Attention, or the gated short convolution that some layers have in its place.
@@ -151,6 +152,7 @@ class Blocks {
   void* at(void* base, int64_t elements) const {
     return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
   }
+  void scale(DType dt, double factor, int64_t n, void* x, Stream& s) const;
   AttentionShape attention_shape(int64_t layer, const void* weights) const;
   int64_t qkv_dim() const;  // of queries, keys and values together
   RouterShape router_shape() const;

@@ -15,12 +15,13 @@ enum class QkNorm : uint8_t { kNone, kPerHead, kFullWidth };
 
 // Says when "sliding_window" bounds the keys that a query sees.
 enum class WindowRule : uint8_t {
-  kNever,     // the key is ignored
+  kNever,  // the key is ignored
   kAlways,
-  kSwitched,  // if "use_sliding_window" is true
-  kPerLayer,  // kSwitched, in the layers that "layer_types" names, or else in every other one of
-              // the first "max_window_layers"
+  kSwitched,     // if "use_sliding_window" is true
+  kPerLayer,     // kSwitched, in the layers that "layer_types" names, or else in every other one of
+                 // the first "max_window_layers"
   kAlternating,  // in the layers that "layer_types" names, or else in every other one
+  kLate,  // in the layers that "layer_types" names, or else from layer "max_window_layers" on
 };
 
 // An expert that every token visits, in each layer with experts.
@@ -42,6 +43,7 @@ struct FamilySpec {
   const char* model_type = "";     // config.json's "model_type"
   bool dense = false;              // no experts: only what `pagoda upcycle` starts from
   QkNorm qk_norm = QkNorm::kNone;
+  bool hidden_qk_norm = false;     // a norm of kFullWidth is as long as "hidden_size", too
   bool qk_norm_switched = false;   // it is there if "use_qk_norm" says so, default false
   const char* qkv_bias = "";       // the key that says whether q, k and v have biases; "": no
   bool qkv_bias_default = true;
@@ -52,7 +54,7 @@ struct FamilySpec {
   bool output_bias = false;        // what attention gives is projected with one where they are
   bool sinks = false;              // AttentionShape's (kernels/ops.h)
   SharedExpert shared_expert = SharedExpert::kNone;
-  int64_t shared_experts_default = 1;
+  int64_t shared_experts_default = 1;  // 0: the file must say
   DenseLayers dense_layers = DenseLayers::kNone;
   const char* first_dense = "first_k_dense_replace";
   int64_t first_dense_default = 0;
@@ -64,9 +66,9 @@ struct FamilySpec {
   bool always_renormalises = false;  // chosen weights sum to 1; else "norm_topk_prob" says
   bool never_renormalises = false;   // whatever that says
   bool norm_topk_prob = false;     // its default
-  bool scaled_router = false;      // "routed_scaling_factor" is read, though scores are no sigmoids
+  bool scaled_router = false;      // "routed_scaling_factor" is read
   // DeepSeek-V3's router (arXiv 2412.19437, section 2.1.2): scores are sigmoids; a correction for
-  // each expert, which only the choice takes; "routed_scaling_factor".
+  // each expert, which only the choice takes.
   bool sigmoid_router = false;
   bool router_bias = false;        // one number for each expert
   const char* correction_switch = "";  // the key that says whether there is one, default true
@@ -81,11 +83,16 @@ struct FamilySpec {
   // stacked only, transposed, with gate and up in turn, or else in MXFP4 as
   // "quantization_config" says.
   bool limited_experts = false;
+  // "embedding_multiplier", "attention_multiplier", "residual_multiplier" and "logits_scaling" are
+  // read; the defaults are 1 (Granite).
+  bool multipliers = false;
   bool balance_loss = true;        // "router_aux_loss_coef" is read; else the coefficient is 0
-  bool balance_loss_switched = false;  // it is 0 unless "output_router_logits" is true
+  // It is 0 unless "output_router_logits" is true; without balance_loss that is refused.
+  bool balance_loss_switched = false;
   // How much of a head is rotated if "partial_rotary_factor" does not say; 0: all, and it is not
   // read.
   double partial_rotary_factor = 0.0;
+  bool rotary_dim = false;           // "rotary_dim" may say so too, in numbers
   const char* rope_parameters = "";  // JSON: what stands for them if config.json has none
   // Layers behind the last one predict further tokens. They are not trained; tensors of as many as
   // "num_nextn_predict_layers" (default 1) or "num_mtp_layers" says may be in the files.
@@ -118,14 +125,20 @@ struct FamilySpec {
   const char* correction = "mlp.gate.e_score_correction_bias";
   const char* shared = "mlp.shared_expert.";
   const char* experts = "mlp.experts";
+  // What files have behind `mlp`, if they have all experts of a layer stacked, as fused files do;
+  // "": one by one.
+  const char* stacked_gate_up = "";
+  const char* stacked_down = "";
   const char* gate = "gate_proj.weight";
   const char* up = "up_proj.weight";
   const char* down = "down_proj.weight";
   const char* final_norm = "model.norm.weight";
+  // In fused files, behind `mlp`: (E, d), and (E); "": as in others.
+  const char* fused_router = "gate.weight";
+  const char* fused_correction = "";
 };
 
 // Names in fused files behind FamilySpec::mlp; expert tensors are stacked along a first dimension.
-inline constexpr const char* kFusedRouter = "gate.weight";           // (E, d)
 inline constexpr const char* kFusedGateUp = "experts.gate_up_proj";  // (E, 2 ffn, d)
 inline constexpr const char* kFusedDown = "experts.down_proj";       // (E, d, ffn)
 // What files of a family with limited experts have, beside biases: (E, d, 2 ffn) and (E, ffn, d),

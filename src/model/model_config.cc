@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "kernels/ops.h"
 #include "model/config_fields.h"
+#include "model/layer_config.h"
 #include "model/rope_config.h"
 #include "model/tensors.h"
 
@@ -146,8 +147,10 @@ void parse_shared_expert(Fields& f, ModelConfig& c) {
     c.shared_intermediate_size = f.integer("shared_expert_intermediate_size", 1, kMaxSize);
     c.shared_gate = true;
   } else if (c.family->shared_expert == SharedExpert::kPlain) {
+    constexpr const char* kKey = "n_shared_experts";
+    const int64_t usual = c.family->shared_experts_default;
     const int64_t count =
-        f.integer_or("n_shared_experts", c.family->shared_experts_default, 1, kMaxExperts);
+        usual > 0 ? f.integer_or(kKey, usual, 1, kMaxExperts) : f.integer(kKey, 1, kMaxExperts);
     c.shared_intermediate_size = count * c.moe_intermediate_size;
     if (c.shared_intermediate_size <= kMaxSize) return;
     f.refuse("\"n_shared_experts\" makes the shared expert too wide");
@@ -211,14 +214,17 @@ void parse_experts(Fields& f, ModelConfig& c) {
                      (f.flag_or("norm_topk_prob", c.family->norm_topk_prob) &&
                       !c.family->never_renormalises);
   if (c.family->sigmoid_router) parse_sigmoid_router(f, c);
-  if (c.family->sigmoid_router || c.family->scaled_router) {
+  if (c.family->scaled_router) {
     c.routed_scaling_factor =
         f.real_or("routed_scaling_factor", c.family->scale_default, 1e-6, 1e6);
   }
   if (c.family->expert_groups && f.status().ok()) parse_groups(f, c);
   if (c.family->limited_experts) parse_limited_experts(f, c);
   c.router_aux_loss_coef = c.family->router_aux_loss_coef;
-  if (!c.family->balance_loss) return;
+  if (!c.family->balance_loss) {
+    if (c.family->balance_loss_switched) f.only("output_router_logits", false);
+    return;
+  }
   if (c.family->balance_loss_switched && !f.flag_or("output_router_logits", false)) {
     c.router_aux_loss_coef = 0.0;
     return;
@@ -226,131 +232,28 @@ void parse_experts(Fields& f, ModelConfig& c) {
   c.router_aux_loss_coef = f.real_or("router_aux_loss_coef", c.router_aux_loss_coef, 0.0, 1e6);
 }
 
-void parse_listed_layers(Fields& f, ModelConfig& c) {
-  c.decoder_sparse_step = f.integer_or("decoder_sparse_step", 1, 1, kMaxSize);
-  const Json* layers = f.find("mlp_only_layers");
-  if (layers == nullptr) return;
-  if (!layers->is_array()) return f.refuse("\"mlp_only_layers\" must be a list of layer numbers");
-  for (const Json& layer : *layers) {
-    if (!layer.is_number_integer()) {
-      return f.refuse(strf("\"mlp_only_layers\" holds %s; it must hold layer numbers",
-                           Fields::shown(layer).c_str()));
-    }
-    const auto index = layer.get<int64_t>();
-    const bool exists = index >= 0 && index < c.num_layers;
-    if (exists) c.mlp_only_layers.push_back(index);  // others name no layer
-  }
-}
-
-void parse_convolutions(Fields& f, ModelConfig& c) {
-  constexpr int64_t kDefault = 3;
-  c.conv_width = f.integer_or("conv_L_cache", kDefault, 2, kMaxConvWidth);
-  f.only("conv_bias", false);
-  const Json* types = f.find("layer_types");
-  if (types == nullptr || !types->is_array() || std::ssize(*types) != c.num_layers) {
-    return f.refuse("\"layer_types\" must be a list of one word for each layer");
-  }
-  for (const Json& type : *types) {
-    c.conv_layers.push_back(type == "conv");
-    if (type == "conv" || type == "full_attention") continue;
-    return f.refuse(strf("\"layer_types\" holds %s; only \"full_attention\" and \"conv\" are "
-                         "implemented",
-                         Fields::shown(type).c_str()));
-  }
-}
-
-// The layers that "mlp_layer_types" calls "dense"; without it, the first.
-void parse_typed_layers(Fields& f, ModelConfig& c) {
-  const Json* types = f.find("mlp_layer_types");
-  if (types == nullptr) {
-    c.first_dense_layers = 1;
-    return;
-  }
-  if (!types->is_array() || std::ssize(*types) != c.num_layers) {
-    return f.refuse("\"mlp_layer_types\" must be a list of one word for each layer");
-  }
-  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-    const Json& type = (*types)[static_cast<size_t>(layer)];
-    if (type == "dense") c.mlp_only_layers.push_back(layer);
-    if (type == "dense" || type == "sparse") continue;
-    return f.refuse(strf("\"mlp_layer_types\" holds %s; it must hold \"dense\" or \"sparse\"",
-                         Fields::shown(type).c_str()));
-  }
-}
-
-void parse_layers(Fields& f, ModelConfig& c) {
-  switch (c.family->dense_layers) {
-    case DenseLayers::kNone: break;
-    case DenseLayers::kListed: parse_listed_layers(f, c); break;
-    case DenseLayers::kTyped: parse_typed_layers(f, c); break;
-    case DenseLayers::kFirst:
-      c.first_dense_layers =
-          f.integer_or(c.family->first_dense, c.family->first_dense_default, 0, kMaxSize);
-      break;
-  }
-  if (c.family->convolutions) parse_convolutions(f, c);
-  if (!c.family->next_token_layers) return;
-  const bool other = f.find("num_nextn_predict_layers") == nullptr;
-  c.next_token_layers =
-      f.integer_or(other ? "num_mtp_layers" : "num_nextn_predict_layers", 1, 0, 1024);
-}
-
-// Names the layers with the window, of a family that says so for each: those that the file lists,
-// or else every other one, perhaps of the first "max_window_layers" only.
-std::vector<uint8_t> sliding_layers(Fields& f, const ModelConfig& c, bool switched_on) {
-  std::vector<uint8_t> slides;
-  const Json* types = f.find("layer_types");
-  if (types == nullptr) {
-    int64_t most = c.num_layers;
-    if (c.family->window == WindowRule::kPerLayer) {
-      constexpr int64_t kDefault = 28;
-      most = f.integer_or("max_window_layers", kDefault, 0, kMaxSize);
-    }
-    for (int64_t l = 0; l < c.num_layers; ++l) {
-      slides.push_back(switched_on && l % 2 == 0 && l < most);
-    }
-    return slides;
-  }
-  if (!types->is_array() || std::ssize(*types) != c.num_layers) {
-    f.refuse("\"layer_types\" must be a list of one word for each layer");
-    return slides;
-  }
-  for (const Json& type : *types) {
-    slides.push_back(type == "sliding_attention");
-    const bool full = type == "full_attention" || type == "attention";
-    if (full || (type == "sliding_attention" && switched_on)) continue;
-    f.refuse(strf("\"layer_types\" holds %s; only \"full_attention\"%s is implemented",
-                  Fields::shown(type).c_str(), switched_on ? " or \"sliding_attention\"" : ""));
-    return slides;
-  }
-  return slides;
-}
-
-void parse_window(Fields& f, ModelConfig& c) {
-  const WindowRule rule = c.family->window;
-  if (rule == WindowRule::kNever) return;
-  const bool switched = rule == WindowRule::kSwitched || rule == WindowRule::kPerLayer;
-  const bool on = !switched || f.flag_or("use_sliding_window", false);
-  if (rule == WindowRule::kPerLayer || rule == WindowRule::kAlternating) {
-    c.sliding_layers = sliding_layers(f, c, on);
-    const auto sliding = std::count(c.sliding_layers.begin(), c.sliding_layers.end(), 1);
-    if (sliding == 0) return c.sliding_layers.clear();
-  }
-  if (!on) return;
-  const int64_t fallback = f.is_absent("sliding_window") ? c.family->sliding_window : 0;
-  c.sliding_window = f.integer_or("sliding_window", fallback, 1, int64_t{1} << 31);
-}
-
 void parse_attention(Fields& f, ModelConfig& c) {
   const char* bias = c.family->qkv_bias;
   c.qkv_bias = *bias != 0 && f.flag_or(bias, c.family->qkv_bias_default);
   const bool normed = !c.family->qk_norm_switched || f.flag_or("use_qk_norm", false);
   c.qk_norm = normed ? c.family->qk_norm : QkNorm::kNone;
-  // OLMoE's norm weights are as wide as the hidden size whatever head_dim says.
-  if (c.qk_norm == QkNorm::kFullWidth && c.num_heads * c.head_dim != c.hidden_size) {
+  if (c.family->hidden_qk_norm && c.num_heads * c.head_dim != c.hidden_size) {
     f.refuse("\"head_dim\" is not \"hidden_size\" / \"num_attention_heads\"");
   }
   parse_window(f, c);
+}
+
+// The residual is kept divided by "residual_multiplier": then layers add to it what they give, and
+// norms divide it alike if their epsilon is divided by the square. Queries and keys, which are
+// rotated whole, share what scores are multiplied by beyond the usual 1 / sqrt(head_dim).
+void parse_multipliers(Fields& f, ModelConfig& c) {
+  constexpr double kLeast = 1e-6, kMost = 1e6;
+  const double residual = f.real_or("residual_multiplier", 1.0, kLeast, kMost);
+  const double scores = f.real_or("attention_multiplier", 1.0, kLeast, kMost);
+  c.embedding_scale = f.real_or("embedding_multiplier", 1.0, kLeast, kMost) / residual;
+  c.logits_scale = 1.0 / f.real_or("logits_scaling", 1.0, kLeast, kMost);
+  c.rms_norm_eps /= residual * residual;
+  c.rotation.size *= std::sqrt(scores * std::sqrt(static_cast<double>(c.head_dim)));
 }
 
 void refuse_unimplemented(Fields& f, const FamilySpec& family) {
@@ -404,6 +307,7 @@ void parse_fields(Fields& f, ModelConfig& c) {
   parse_attention(f, c);
   parse_rope(f, c);
   c.rms_norm_eps = f.real_or(c.family->norm_eps, c.family->rms_norm_eps, 1e-30, 1.0);
+  if (c.family->multipliers) parse_multipliers(f, c);
   c.tie_word_embeddings = f.flag_or("tie_word_embeddings", c.family->tie_word_embeddings);
   c.tie_word_embeddings = f.flag_or(c.family->tied, c.tie_word_embeddings);
   c.initializer_range = f.real_or("initializer_range", 0.02, 0.0, 1e3);

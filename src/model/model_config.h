@@ -55,6 +55,8 @@ struct ModelConfig {
   int64_t decoder_sparse_step = 1;
   std::vector<int64_t> mlp_only_layers;
   double rms_norm_eps = 1e-6;
+  // What look-ups in the embedding, and logits, are multiplied by.
+  double embedding_scale = 1.0, logits_scale = 1.0;
   Rotation rotation;
   int64_t rotary_dim = 0;         // the first numbers of a head, which rotary embedding turns
   bool tie_word_embeddings = false;

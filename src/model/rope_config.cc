@@ -19,6 +19,10 @@ void parse_rotary_dim(Fields& f, const char* key, const Json* rope, ModelConfig&
   }
   if (c.family->partial_rotary_factor == 0.0) return;
   double factor = f.is_absent(kKey) ? c.family->partial_rotary_factor : 1.0;  // null: whole heads
+  if (c.family->rotary_dim && f.is_absent(kKey) && f.find("rotary_dim") != nullptr) {
+    factor = static_cast<double>(f.integer("rotary_dim", 0, c.head_dim)) /
+             static_cast<double>(c.head_dim);
+  }
   factor = f.real_or(kKey, factor, 0.0, 1.0);
   if (rope != nullptr && rope->is_object()) {
     Fields inner(*rope, "");

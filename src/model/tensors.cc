@@ -282,11 +282,14 @@ class Stacked {
 
   void add(ExpertLayout layout, std::vector<StoredTensor>& stored) const {
     const auto e = std::ssize(experts_);
-    StoredTensor gate_up = of({TensorRole::kGate, TensorRole::kUp}, kFusedGateUp);
-    StoredTensor down = of({TensorRole::kDown}, kFusedDown);
+    const FamilySpec& family = *table_.family;
+    const bool own_names = layout == ExpertLayout::kStacked;
+    StoredTensor gate_up =
+        of({TensorRole::kGate, TensorRole::kUp}, own_names ? family.stacked_gate_up : kFusedGateUp);
+    StoredTensor down = of({TensorRole::kDown}, own_names ? family.stacked_down : kFusedDown);
     gate_up.shape = {e, 2 * ffn_, dim_};
     down.shape = {e, dim_, ffn_};
-    if (!table_.family->limited_experts) {
+    if (!family.limited_experts) {
       stored.push_back(std::move(gate_up));
       stored.push_back(std::move(down));
       return;
@@ -347,21 +350,28 @@ BlockOrder block_order(const StoredTensor& stored, size_t part, const TensorSpec
 }
 
 ExpertLayout usual_layout(const FamilySpec& family) {
-  return family.limited_experts ? ExpertLayout::kFused : ExpertLayout::kPerExpert;
+  if (family.limited_experts) return ExpertLayout::kFused;
+  return *family.stacked_down != 0 ? ExpertLayout::kStacked : ExpertLayout::kPerExpert;
 }
 
 std::vector<StoredTensor> stored_tensors(const TensorTable& table, ExpertLayout layout) {
-  const bool fused = layout != ExpertLayout::kPerExpert, own = table.family->limited_experts;
-  CHECK(fused || !own, "files do not hold such experts one by one");
-  CHECK(own || layout != ExpertLayout::kMxfp4);
+  const FamilySpec& family = *table.family;
+  const bool fused = layout != ExpertLayout::kPerExpert;
+  const bool renamed = layout == ExpertLayout::kFused && !family.limited_experts;
+  CHECK(layout == ExpertLayout::kFused || layout == usual_layout(family) ||
+            (layout == ExpertLayout::kMxfp4 && family.limited_experts),
+        "no file of the family holds experts so");
   std::vector<StoredTensor> stored;
   for (size_t t = 0; t < table.tensors.size(); ++t) {
     const TensorSpec& tensor = table.tensors[t];
     const RecordSpec& record = table.records[tensor.record];
     if (!fused || record.kind != RecordKind::kExpert) {
       stored.push_back({tensor.name, tensor.stored_shape(), {static_cast<int64_t>(t)}});
-      if (fused && !own && tensor.role == TensorRole::kRouter) {
-        stored.back().name = layer_prefix(record.layer) + table.family->mlp + kFusedRouter;
+      const char* fused_name = tensor.role == TensorRole::kRouter       ? family.fused_router
+                               : tensor.role == TensorRole::kCorrection ? family.fused_correction
+                                                                        : "";
+      if (renamed && *fused_name != 0) {
+        stored.back().name = layer_prefix(record.layer) + family.mlp + fused_name;
       }
     } else if (record.expert == 0 && tensor.role == TensorRole::kGate) {
       Stacked(table, tensor.record).add(layout, stored);

@@ -122,10 +122,12 @@ struct TensorTable {
 };
 
 // How a folder's files hold experts: as tensors of their own, or stacked into two tensors a layer
-// (and their biases into two more), or stacked as MXFP4 (OCP Microscaling Formats 1.0).
-enum class ExpertLayout : uint8_t { kPerExpert, kFused, kMxfp4 };
+// (and their biases into two more) with the names that Transformers has for them or with the
+// family's own, or stacked as MXFP4 (OCP Microscaling Formats 1.0).
+enum class ExpertLayout : uint8_t { kPerExpert, kFused, kStacked, kMxfp4 };
 
-// What a folder has that Pagoda writes, unless one was read that has another.
+// What a folder has that Pagoda writes, unless one was read that has another. Others of the family
+// may be kFused, too, or kMxfp4 where experts are limited.
 ExpertLayout usual_layout(const FamilySpec& family);
 
 // A tensor of a file. It holds the table's tensors `parts` behind each other. Only fused experts

@@ -132,7 +132,9 @@ TEST_P(RoundTrip, IsByteExact) {
   ASSERT_TRUE(folder.ok()) << folder.status().message();
   const std::string name = GetParam();
   const bool fused = name.ends_with("_fused") || name == "gpt_oss";
-  EXPECT_EQ(folder->layout(), fused ? ExpertLayout::kFused : ExpertLayout::kPerExpert);
+  EXPECT_EQ(folder->layout(), fused                  ? ExpertLayout::kFused
+                              : name == "granitemoe" ? ExpertLayout::kStacked
+                                                     : ExpertLayout::kPerExpert);
   const Status written = export_weights(*weights_of_folder(folder.value()), folder.value(), out_);
   ASSERT_TRUE(written.ok()) << written.message();
   expect_holds(out_, model_of(golden));
@@ -145,10 +147,11 @@ INSTANTIATE_TEST_SUITE_P(Families, RoundTrip,
                          testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16",
                                          "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
                                          "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused",
-                                         "glm4_moe", "glm4_moe_fused", "lfm2_moe",
-                                         "lfm2_moe_fused", "gpt_oss", "deepseek_v2",
-                                         "deepseek_v2_fused", "deepseek_v3", "deepseek_v3_fused",
-                                         "glm4_moe_lite", "glm4_moe_lite_fused"));
+                                         "glm4_moe", "glm4_moe_fused", "lfm2_moe", "lfm2_moe_fused",
+                                         "gpt_oss", "deepseek_v2", "deepseek_v2_fused",
+                                         "deepseek_v3", "deepseek_v3_fused", "glm4_moe_lite",
+                                         "glm4_moe_lite_fused", "granitemoe", "granitemoe_fused",
+                                         "dots1", "dots1_fused", "minimax_m2", "minimax_m2_fused"));
 
 // Quantised experts leave as bf16, as Transformers would have written what it makes of them.
 TEST_F(Writer, Mxfp4LeavesAsBf16) {

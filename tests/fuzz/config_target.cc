@@ -24,9 +24,9 @@ void fuzz_config(std::string_view input) {
 
 std::vector<std::string> config_seeds() {
   std::vector<std::string> seeds = {tiny_config().dump()};
-  for (const char* name :
-       {"llama", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe_tied", "glm4_moe", "lfm2_moe",
-        "gpt_oss", "gpt_oss_mxfp4", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"}) {
+  for (const char* name : {"llama", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe_tied", "glm4_moe",
+                           "lfm2_moe", "gpt_oss", "gpt_oss_mxfp4", "deepseek_v2", "deepseek_v3",
+                           "glm4_moe_lite", "granitemoe", "dots1", "minimax_m2"}) {
     seeds.push_back(get_file(std::string(PAGODA_GOLDEN_DIR) + "/" + name + "/config.json"));
   }
   return seeds;

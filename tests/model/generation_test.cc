@@ -94,7 +94,8 @@ TEST_P(CachedForward, LogitsAreThoseOfTheFullForward) {
 INSTANTIATE_TEST_SUITE_P(Models, CachedForward,
                          testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "mixtral", "olmoe",
                                          "qwen2_moe", "glm4_moe", "lfm2_moe", "gpt_oss",
-                                         "deepseek_v2", "deepseek_v3", "glm4_moe_lite"));
+                                         "deepseek_v2", "deepseek_v3", "glm4_moe_lite",
+                                         "granitemoe", "dots1", "minimax_m2"));
 
 // A session that only generates, in folders of its own.
 class GenerationModel {

@@ -89,11 +89,12 @@ INSTANTIATE_TEST_SUITE_P(Models, Fp32Parity,
                          testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16",
                                          "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
                                          "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused",
-                                         "glm4_moe", "glm4_moe_fused", "lfm2_moe",
-                                         "lfm2_moe_fused", "gpt_oss", "gpt_oss_mxfp4",
-                                         "deepseek_v2", "deepseek_v2_fused", "deepseek_v3",
-                                         "deepseek_v3_fused", "deepseek_v3_fp8", "glm4_moe_lite",
-                                         "glm4_moe_lite_fused"));
+                                         "glm4_moe", "glm4_moe_fused", "lfm2_moe", "lfm2_moe_fused",
+                                         "gpt_oss", "gpt_oss_mxfp4", "deepseek_v2",
+                                         "deepseek_v2_fused", "deepseek_v3", "deepseek_v3_fused",
+                                         "deepseek_v3_fp8", "glm4_moe_lite", "glm4_moe_lite_fused",
+                                         "granitemoe", "granitemoe_fused", "dots1", "dots1_fused",
+                                         "minimax_m2", "minimax_m2_fused"));
 
 // What config.json says of the pad token; empty: nothing, so that the family's own counts.
 struct PadToken {
@@ -212,7 +213,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Curve{"gpt_oss_mxfp4", "gpt_oss/curve.safetensors", 20},
                     Curve{"deepseek_v2", "deepseek_v2/curve.safetensors", 20},
                     Curve{"deepseek_v3_fused", "deepseek_v3/curve.safetensors", 20},
-                    Curve{"glm4_moe_lite", "glm4_moe_lite/curve.safetensors", 20}),
+                    Curve{"glm4_moe_lite", "glm4_moe_lite/curve.safetensors", 20},
+                    Curve{"granitemoe", "granitemoe/curve.safetensors", 20},
+                    Curve{"dots1_fused", "dots1/curve.safetensors", 20},
+                    Curve{"minimax_m2", "minimax_m2/curve.safetensors", 20}),
     [](const auto& info) { return std::string(info.param.model); });
 
 // With the reference's routing, our bf16 may be at most half as far again from fp32 as the
@@ -294,7 +298,8 @@ TEST_P(Bf16Parity, DistanceToFp32) {
 INSTANTIATE_TEST_SUITE_P(Models, Bf16Parity,
                          testing::Values("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe",
                                          "glm4_moe", "lfm2_moe", "gpt_oss", "deepseek_v2",
-                                         "deepseek_v3", "glm4_moe_lite"));
+                                         "deepseek_v3", "glm4_moe_lite", "granitemoe", "dots1",
+                                         "minimax_m2"));
 
 }  // namespace
 }  // namespace pagoda

@@ -79,17 +79,23 @@ TEST(TensorTable, CountsTheParametersOfOtherFamilies) {
 
 // Whatever a file holds of the table, it holds once.
 TEST(TensorTable, StoredTensorsCoverTheTable) {
-  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "lfm2_moe"}) {
+  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "lfm2_moe", "dots1",
+                             "minimax_m2", "granitemoe"}) {
     Json json = tiny_config();
     json.merge_patch({{"model_type", family},
                       {"shared_expert_intermediate_size", 28},
                       {"n_routed_experts", 3},
+                      {"n_shared_experts", 1},
+                      {"num_local_experts", 3},
                       {"num_dense_layers", 1}});
     const bool lfm2 = std::string(family) == "lfm2_moe";
+    const bool granite = std::string(family) == "granitemoe";
+    const bool short_names =
+        family == std::string("mixtral") || family == std::string("minimax_m2");
     if (lfm2) json["layer_types"] = {"conv", "full_attention"};
     const TensorTable table = TensorTable::make(config_of(json));
-    const std::string mlp = lfm2 ? "feed_forward" : "mlp";
-    for (const ExpertLayout layout : {ExpertLayout::kPerExpert, ExpertLayout::kFused}) {
+    const std::string mlp = lfm2 ? "feed_forward" : granite ? "block_sparse_moe" : "mlp";
+    for (const ExpertLayout layout : {usual_layout(*table.family), ExpertLayout::kFused}) {
       std::vector<int> times(table.tensors.size(), 0);
       std::set<std::string> names;
       for (const StoredTensor& stored : stored_tensors(table, layout)) {
@@ -106,7 +112,15 @@ TEST(TensorTable, StoredTensorsCoverTheTable) {
       const bool fused = layout == ExpertLayout::kFused;
       EXPECT_EQ(names.count("model.layers.1." + mlp + ".experts.gate_up_proj"), fused);
       EXPECT_EQ(names.count("model.layers.1.block_sparse_moe.experts.2.w3.weight"),
-                !fused && std::string(family) == "mixtral");
+                !fused && short_names);
+      for (const char* name :
+           {"input_linear.weight", "output_linear.weight", "router.layer.weight"}) {
+        EXPECT_EQ(names.count(strf("model.layers.1.block_sparse_moe.%s", name)), !fused && granite);
+      }
+      if (std::string(family) != "minimax_m2") continue;
+      const char* correction = fused ? "model.layers.1.mlp.e_score_correction_bias"
+                                     : "model.layers.1.block_sparse_moe.e_score_correction_bias";
+      EXPECT_EQ(names.count(correction), 1u);
     }
   }
 }

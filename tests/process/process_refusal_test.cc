@@ -242,8 +242,10 @@ TEST_F(RefusalTest, ModelsOfAnotherKind) {
   const std::string good = get_file(dir_.file("model") + "/config.json");
   for (const auto& [type, part] :
        {std::array{"llama", "pagoda upcycle"},
-        {"deepseek_v4", "mixtral, olmoe, qwen2_moe, qwen3_moe, glm4_moe, lfm2_moe, "
-                        "deepseek_v2, deepseek_v3, glm4_moe_lite, gpt_oss"}}) {
+        {"deepseek_v4",
+         "mixtral, olmoe, qwen2_moe, qwen3_moe, glm4_moe, lfm2_moe, "
+         "deepseek_v2, deepseek_v3, glm4_moe_lite, gpt_oss, granitemoe, dots1, "
+         "minimax_m2"}}) {
     const std::string model = copied_model("other");
     nlohmann::json config = nlohmann::json::parse(good);
     config["model_type"] = type;

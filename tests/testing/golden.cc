@@ -20,7 +20,11 @@ std::vector<T> read(const SafetensorsFile& file, const std::string& name) {
 Golden::Golden(const std::string& path) : file_(std::move(SafetensorsFile::open(path).value())) {}
 
 std::vector<float> Golden::floats(const std::string& name) const {
-  return read<float>(file_, name);
+  const SafetensorsEntry* entry = file_.find(name);
+  if (entry == nullptr || entry->dtype != "BF16") return read<float>(file_, name);
+  std::vector<float> values;
+  for (const bf16 value : read<bf16>(file_, name)) values.push_back(to_float(value));
+  return values;
 }
 
 std::vector<int32_t> Golden::ints(const std::string& name) const {

@@ -70,6 +70,7 @@ std::vector<float> SessionModel::logits(const StepBatch& batch, int64_t microbat
                     normed.data(), rstd.data(), s);
   cpu_ops().linear(dt, normed.data(), output, t, d, c.vocab_size, DType::kF32, out.data(), s);
   s.synchronize();
+  for (float& logit : out) logit *= static_cast<float>(c.logits_scale);
   return out;
 }
 

@@ -287,6 +287,12 @@ constexpr const char* kLatent = R"({"architectures": ["DeepseekV3ForCausalLM"],
   "model_type": "deepseek_v3", "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
   "first_k_dense_replace": 1, "num_key_value_heads": 4, "kv_lora_rank": 20, "q_lora_rank": 14,
   "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6})";
+constexpr const char* kGranite = R"({"architectures": ["GraniteMoeForCausalLM"],
+  "model_type": "granitemoe", "num_local_experts": 6, "intermediate_size": 24,
+  "embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22,
+  "logits_scaling": 6.0, "tie_word_embeddings": true})";
+constexpr const char* kMiniMax = R"({"architectures": ["MiniMaxM2ForCausalLM"],
+  "model_type": "minimax_m2", "intermediate_size": 24, "rotary_dim": 4})";
 constexpr const char* kTied = R"({"tie_word_embeddings": true})";
 
 const LayerBufferRow kLayerBufferRows[] = {
@@ -335,6 +341,15 @@ const LayerBufferRow kLayerBufferRows[] = {
       .page_slots = 1,
       .plan = kAll},
      kLfm2},
+    {{.what = "multipliers", .seed = 51, .resumed = true}, kGranite},
+    {{.what = "the same on three devices, every switch",
+      .seed = 52,
+      .devices = "cpu*3",
+      .page_slots = 1,
+      .plan = kAll},
+     kGranite},
+    {{.what = "norms of full width, two devices", .seed = 53, .devices = "cpu*2", .resumed = true},
+     kMiniMax},
     {{.what = "biases, sinks and windows", .seed = 45, .resumed = true}, kGptOss},
     {{.what = "the same on three devices, every switch",
       .seed = 46,

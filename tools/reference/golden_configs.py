@@ -1,8 +1,9 @@
 """The configurations of the models in tests/golden."""
 
-from transformers import (DeepseekV2Config, DeepseekV3Config, Glm4MoeConfig, Glm4MoeLiteConfig,
-                          GptOssConfig, Lfm2MoeConfig, LlamaConfig, MixtralConfig, OlmoeConfig,
-                          Qwen2MoeConfig, Qwen3MoeConfig)
+from transformers import (DeepseekV2Config, DeepseekV3Config, Dots1Config, Glm4MoeConfig,
+                          Glm4MoeLiteConfig, GptOssConfig, GraniteMoeConfig, Lfm2MoeConfig,
+                          LlamaConfig, MiniMaxM2Config, MixtralConfig, OlmoeConfig, Qwen2MoeConfig,
+                          Qwen3MoeConfig)
 
 from reference.random_sizes import COMMON
 
@@ -102,6 +103,66 @@ GLM4_LITE = Glm4MoeLiteConfig(
     rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     **(FAMILY | dict(num_hidden_layers=3)))
 
+# Every multiplier does something; those of Granite 3.0's 1B model, but for its head's size.
+GRANITE = GraniteMoeConfig(
+    num_key_value_heads=2, intermediate_size=24, num_local_experts=6, num_experts_per_tok=3,
+    embedding_multiplier=12.0, attention_multiplier=0.2, residual_multiplier=0.22,
+    logits_scaling=6.0, router_aux_loss_coef=0.02, tie_word_embeddings=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **FAMILY)
+
+# A window in the last layer, and heads that are longer together than the residual.
+DOTS1 = Dots1Config(
+    num_key_value_heads=2, head_dim=10, intermediate_size=40, moe_intermediate_size=24,
+    n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2, first_k_dense_replace=1,
+    routed_scaling_factor=2.5, norm_topk_prob=True, sliding_window=9, max_window_layers=2,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    **(FAMILY | dict(num_hidden_layers=3)))
+
+# Half of a head is rotated. The loss has no balance loss, as where
+# "output_router_logits" is false.
+MINIMAX_M2 = MiniMaxM2Config(
+    num_key_value_heads=2, head_dim=12, intermediate_size=24, num_local_experts=6,
+    num_experts_per_tok=2, router_aux_loss_coef=0.0,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    **FAMILY)
+
 LLAMA = LlamaConfig(
     num_key_value_heads=2, intermediate_size=24, rms_norm_eps=1e-5, tie_word_embeddings=True,
     rope_parameters={"rope_type": "default", "rope_theta": 50000.0}, **FAMILY)
+
+# Config, seed, and what the curve records of the weights after it.
+FAMILIES = {
+    "mixtral": (MIXTRAL, 21, ["model.layers.1.block_sparse_moe.experts.2.w3.weight"]),
+    "olmoe": (OLMOE, 23, ["model.layers.0.self_attn.k_norm.weight"]),
+    "qwen2_moe": (QWEN2, 35, ["model.layers.0.self_attn.k_proj.bias",
+                              "model.layers.1.mlp.shared_expert_gate.weight",
+                              "model.layers.1.mlp.shared_expert.down_proj.weight"]),
+    "glm4_moe": (GLM4, 45, ["model.layers.0.self_attn.k_proj.bias",
+                            "model.layers.1.mlp.gate.weight",
+                            "model.layers.2.mlp.shared_experts.down_proj.weight"]),
+    "lfm2_moe": (LFM2, 51, ["model.layers.0.conv.in_proj.weight",
+                            "model.layers.2.conv.conv.weight",
+                            "model.layers.1.feed_forward.gate.weight"]),
+    "gpt_oss": (GPT_OSS, 61, ["model.layers.0.self_attn.sinks",
+                              "model.layers.1.mlp.router.bias",
+                              "model.layers.0.mlp.experts.2.up_proj.bias",
+                              "model.layers.1.mlp.experts.1.down_proj.bias",
+                              "model.layers.1.mlp.experts.3.gate_proj.weight"]),
+    "deepseek_v2": (DEEPSEEK_V2, 71, ["model.layers.0.self_attn.q_proj.weight",
+                                      "model.layers.2.self_attn.kv_b_proj.weight"]),
+    "deepseek_v3": (DEEPSEEK_V3, 82, ["model.layers.0.self_attn.q_a_proj.weight",
+                                      "model.layers.1.self_attn.kv_a_layernorm.weight",
+                                      "model.layers.2.self_attn.kv_a_proj_with_mqa.weight"]),
+    "glm4_moe_lite": (GLM4_LITE, 91, ["model.layers.0.self_attn.q_b_proj.weight",
+                                      "model.layers.1.self_attn.q_a_layernorm.weight"]),
+    "granitemoe": (GRANITE, 101, ["model.embed_tokens.weight",
+                                  "model.layers.0.self_attn.k_proj.weight",
+                                  "model.layers.1.block_sparse_moe.router.layer.weight",
+                                  "model.layers.1.block_sparse_moe.experts.2.up_proj.weight"]),
+    "dots1": (DOTS1, 112, ["model.layers.0.self_attn.q_norm.weight",
+                           "model.layers.1.mlp.gate.weight",
+                           "model.layers.2.mlp.shared_experts.down_proj.weight"]),
+    "minimax_m2": (MINIMAX_M2, 121, ["model.layers.0.self_attn.k_norm.weight",
+                                     "model.layers.1.block_sparse_moe.gate.weight",
+                                     "model.layers.1.block_sparse_moe.experts.3.w3.weight"]),
+}

@@ -53,7 +53,7 @@ def attention_mask(model, documents):
     """What Transformers takes as it is: a mask, or one for each kind of layers."""
     config = model.config
     window = getattr(config, "sliding_window", None) or None
-    if config.model_type in ("gpt_oss", "qwen2_moe"):
+    if config.model_type in ("gpt_oss", "qwen2_moe", "dots1"):
         return {"full_attention": one_mask(model, documents, None),
                 "sliding_attention": one_mask(model, documents, window)}
     return one_mask(model, documents, window)
@@ -79,7 +79,8 @@ def forward(model, batch):
     # which wants one number a token.
     out = model.model(input_ids=batch.tokens, attention_mask=attention_mask(model, batch.documents),
                       position_ids=batch.positions, use_cache=False, output_router_logits=True)
-    return Forward(model.lm_head(out.last_hidden_state), out.router_logits)
+    logits = model.lm_head(out.last_hidden_state) / getattr(model.config, "logits_scaling", 1.0)
+    return Forward(logits, out.router_logits)
 
 
 def forward_documents(model, batch):
@@ -106,7 +107,8 @@ def num_experts_of(config):
 
 def is_sigmoid_router(model):
     """DeepSeek-V3's kind: sigmoid scores, perhaps with a correction of the choice and groups."""
-    return model.config.model_type in ("glm4_moe", "lfm2_moe", "deepseek_v3", "glm4_moe_lite")
+    return model.config.model_type in ("glm4_moe", "lfm2_moe", "deepseek_v3", "glm4_moe_lite",
+                                       "dots1", "minimax_m2")
 
 
 def routers_of(model):
@@ -118,10 +120,12 @@ def is_correction(name):
 
 
 def correction_of(model, router):
-    """What the router's choice adds to scores; LFM2's block with experts has it."""
+    """What the router's choice adds to scores; LFM2's and MiniMax-M2's blocks have it."""
     if hasattr(router, "e_score_correction_bias"):
         return router.e_score_correction_bias
     block = next(m for m in model.modules() if getattr(m, "gate", None) is router)
+    if model.config.model_type == "minimax_m2":
+        return block.e_score_correction_bias
     return getattr(block, "expert_bias", 0.0)
 
 
@@ -231,6 +235,15 @@ def imposed_routing(model, experts):
         logits = F.linear(hidden, router.weight, router.bias)
         return logits, torch.softmax(logits.gather(-1, chosen), dim=-1), chosen
 
+    def by_granite(router, chosen, hidden):
+        logits = F.linear(hidden, router.weight).float()
+        return logits, torch.softmax(logits.gather(-1, chosen), dim=-1).type_as(hidden), chosen
+
+    def by_minimax(router, chosen, hidden):
+        logits = F.linear(hidden.reshape(-1, router.hidden_dim), router.weight)
+        value = logits.float().sigmoid().gather(-1, chosen)
+        return logits, value / value.sum(dim=-1, keepdim=True), chosen
+
     def by_deepseek_v2(router, chosen, hidden):
         rows = hidden.reshape(-1, router.hidden_dim).float()
         logits = F.linear(rows, router.weight.float())
@@ -242,6 +255,10 @@ def imposed_routing(model, experts):
             return by_deepseek_v2(router, chosen, hidden)
         if model.config.model_type == "gpt_oss":
             return by_gpt_oss(router, chosen, hidden)
+        if model.config.model_type == "minimax_m2":
+            return by_minimax(router, chosen, hidden)
+        if model.config.model_type == "granitemoe":
+            return by_granite(router, chosen, hidden)
         if hasattr(router, "use_expert_bias"):
             return by_lfm2(router, chosen, hidden)
         if hasattr(router, "e_score_correction_bias"):
@@ -273,7 +290,12 @@ def imposed_routing(model, experts):
             del router.forward
 
 
-# Names on the hub of Mixtral's and LFM2's experts for those of the model in memory.
+# What granitemoe's files call its stacked experts.
+GRANITE_NAMES = {".experts.gate_up_proj": ".input_linear.weight",
+                 ".experts.down_proj": ".output_linear.weight",
+                 ".router.weight": ".router.layer.weight"}
+
+# Names on the hub of Mixtral's, MiniMax-M2's and LFM2's experts for those of the model in memory.
 SHORT_NAMES = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
@@ -291,10 +313,12 @@ def hub_tensors(named, model_type):
     """(name, tensor) pairs with the fused expert tensors cut into the hub's per-expert ones:
     gate_up_proj (experts, 2 ffn, hidden) is [gate; up]. Those of gpt-oss, which the hub has fused
     only, are cut likewise."""
-    short = model_type in ("mixtral", "lfm2_moe")
+    short = model_type in ("mixtral", "lfm2_moe", "minimax_m2")
     for name, tensor in named:
-        if model_type == "mixtral":
+        if model_type in ("mixtral", "minimax_m2"):
             name = name.replace(".mlp.", ".block_sparse_moe.")
+        if model_type == "granitemoe":
+            name = name.replace(".router.weight", ".router.layer.weight")
         base, _, last = name.rpartition(".")
         if model_type == "gpt_oss" and base.endswith(".experts"):
             for part, stacked in gpt_oss_parts(last, tensor).items():

@@ -64,6 +64,18 @@ def cut_experts(w):
     return w
 
 
+def cut_stacked(w):
+    """The same for granitemoe, whose gate stands above up."""
+    for name in [name for name in w if name.endswith(("input_linear.weight",
+                                                      "output_linear.weight"))]:
+        base = name.rsplit(".", 2)[0]
+        for e, one in enumerate(w.pop(name)):
+            parts = ({"down_proj": one} if "output" in name
+                     else dict(zip(("gate_proj", "up_proj"), np.split(one, 2))))
+            w |= {f"{base}.experts.{e}.{part}.weight": v.copy() for part, v in parts.items()}
+    return w
+
+
 class NumpyModel:
     """The step's loss in float64, with the routing given."""
 
@@ -72,19 +84,23 @@ class NumpyModel:
         self.config = config
         self.num_experts = next(config[key] for key in ("num_experts", "num_local_experts",
                                                          "n_routed_experts") if key in config)
-        self.glm = config["model_type"] == "glm4_moe"
+        self.glm = config["model_type"] in ("glm4_moe", "dots1")
+        self.minimax = config["model_type"] == "minimax_m2"
         self.lfm2 = config["model_type"] == "lfm2_moe"
         self.oss = config["model_type"] == "gpt_oss"
         self.latent = "kv_lora_rank" in config
         # The router and the shared expert of DeepSeek.
         self.glm = self.glm or self.latent
-        self.sigmoids = (self.glm or self.lfm2) and config["model_type"] != "deepseek_v2"
+        self.sigmoids = ((self.glm or self.lfm2 or self.minimax)
+                         and config["model_type"] != "deepseek_v2")
         self.mixtral = config["model_type"] == "mixtral"
-        self.block = {"mixtral": "block_sparse_moe", "lfm2_moe": "feed_forward"}.get(
-            config["model_type"], "mlp")
-        self.mlp_names = (("w1", "w3", "w2") if self.mixtral or self.lfm2
+        self.granite = config["model_type"] == "granitemoe"
+        self.block = {"mixtral": "block_sparse_moe", "granitemoe": "block_sparse_moe",
+                      "minimax_m2": "block_sparse_moe",
+                      "lfm2_moe": "feed_forward"}.get(config["model_type"], "mlp")
+        self.mlp_names = (("w1", "w3", "w2") if self.mixtral or self.lfm2 or self.minimax
                           else ("gate_proj", "up_proj", "down_proj"))
-        self.renormalises = self.mixtral or self.oss or (
+        self.renormalises = self.mixtral or self.oss or self.granite or self.minimax or (
             config["norm_topk_prob"] and config["model_type"] != "deepseek_v2")
         self.theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
         self.epsilon = config["norm_eps" if self.lfm2 else "rms_norm_eps"]
@@ -92,7 +108,7 @@ class NumpyModel:
         self.w = {}
         for file in folder.glob("model*.safetensors"):
             self.w |= {k: v.astype(np.float64) for k, v in read_safetensors(file).items()}
-        self.w = cut_experts(self.w) if self.oss else self.w
+        self.w = cut_experts(self.w) if self.oss else cut_stacked(self.w)
         self.kept = {k: self.w.pop(k) for k in list(self.w)
                      if k.endswith(("_correction_bias", ".expert_bias"))}
         self.looked_up = self.w["model.embed_tokens.weight"]  # where tied, the head is w's still
@@ -136,12 +152,13 @@ class NumpyModel:
         dim = self.config.get("head_dim") or self.config["hidden_size"] // heads
         q, k, v = (x @ self.w[f"{prefix}.{n}_proj.weight"].T
                    + self.w.get(f"{prefix}.{n}_proj.bias", 0.0) for n in "qkv")
-        if self.config["model_type"] == "olmoe":  # over the full width
+        if self.config["model_type"] in ("olmoe", "minimax_m2"):  # over the full width
             q, k = self.norm(q, f"{prefix}.q_norm.weight"), self.norm(k, f"{prefix}.k_norm.weight")
         q, k, v = (y.reshape(len(x), -1, dim) for y in (q, k, v))
         if self.lfm2:
             q, k = (self.norm(y, f"{prefix}.{n}_layernorm.weight") for y, n in ((q, "q"), (k, "k")))
-        if self.config["model_type"] == "qwen3_moe" or self.config.get("use_qk_norm"):
+        if (self.config["model_type"] in ("qwen3_moe", "dots1")
+                or self.config.get("use_qk_norm")):
             q, k = self.norm(q, f"{prefix}.q_norm.weight"), self.norm(k, f"{prefix}.k_norm.weight")
         q, k = self.rotate(q, positions), self.rotate(k, positions)
         out = np.zeros_like(q)
@@ -150,7 +167,8 @@ class NumpyModel:
             hidden = np.where((back >= 0) & (back < window), 0.0, -np.inf)
             for h in range(heads):
                 g = h // (heads // kv)
-                scores = q[begin:end, h] @ k[begin:end, g].T / np.sqrt(dim) + hidden
+                scale = self.config.get("attention_multiplier", 1.0 / np.sqrt(dim))
+                scores = scale * (q[begin:end, h] @ k[begin:end, g].T) + hidden
                 if self.oss:  # a key of its own, without a value
                     sink = np.full((len(scores), 1), self.w[f"{prefix}.sinks"][h])
                     scores = np.concatenate([scores, sink], axis=1)
@@ -230,7 +248,7 @@ class NumpyModel:
         return act @ down_w + down_b
 
     def moe(self, x, prefix, experts):
-        router = f"{prefix}.router" if self.oss else f"{prefix}.gate"
+        router = prefix + (".router" if self.oss else ".router.layer" if self.granite else ".gate")
         logits = x @ self.w[f"{router}.weight"].T + self.w.get(f"{router}.bias", 0.0)
         probs = 1.0 / (1.0 + np.exp(-logits)) if self.sigmoids else softmax(logits)
         weight = np.take_along_axis(probs, experts, axis=1)
@@ -257,6 +275,9 @@ class NumpyModel:
         index = [n for n in range(self.config["num_hidden_layers"]) if self.is_moe(n)][layer]
         if self.lfm2:
             merit = probs + self.kept.get(f"model.layers.{index}.feed_forward.expert_bias", 0.0)
+        if self.minimax:
+            merit = probs + self.kept[
+                f"model.layers.{index}.block_sparse_moe.e_score_correction_bias"]
         if self.glm:
             merit = probs + self.kept.get(
                 f"model.layers.{index}.mlp.gate.e_score_correction_bias", 0.0)
@@ -279,24 +300,25 @@ class NumpyModel:
 
     def microbatch(self, tokens, positions, targets, starts, experts):
         """Logits, sum of cross-entropy, balance loss, probabilities per MoE layer."""
-        x = self.looked_up[tokens]
+        x = self.looked_up[tokens] * self.config.get("embedding_multiplier", 1.0)
+        added = self.config.get("residual_multiplier", 1.0)
         all_probs = []
         for layer in range(self.config["num_hidden_layers"]):
             prefix = f"model.layers.{layer}"
             norms = (("operator_norm", "ffn_norm") if self.lfm2
                      else ("input_layernorm", "post_attention_layernorm"))
-            x = x + self.mix(self.norm(x, f"{prefix}.{norms[0]}.weight"), prefix, layer, positions,
-                             starts)
+            x = x + added * self.mix(self.norm(x, f"{prefix}.{norms[0]}.weight"), prefix, layer,
+                                     positions, starts)
             y = self.norm(x, f"{prefix}.{norms[1]}.weight")
             if self.is_moe(layer):
                 y, probs = self.moe(y, f"{prefix}.{self.block}", experts[len(all_probs)])
                 all_probs.append(probs)
             else:
                 y = self.mlp(y, f"{prefix}.{self.block}")
-            x = x + y
+            x = x + added * y
         head = self.w["model.embed_tokens.weight" if self.tied else "lm_head.weight"]
         last = "model.embedding_norm.weight" if self.lfm2 else "model.norm.weight"
-        logits = self.norm(x, last) @ head.T
+        logits = self.norm(x, last) @ head.T / self.config.get("logits_scaling", 1.0)
         kept = targets >= 0
         top = logits.max(axis=1)
         log_sum = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))

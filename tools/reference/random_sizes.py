@@ -1,7 +1,8 @@
 """Configurations of random sizes and switches, by which a family is tried out."""
 
-from transformers import (DeepseekV2Config, DeepseekV3Config, Glm4MoeConfig, Glm4MoeLiteConfig,
-                          GptOssConfig, Lfm2MoeConfig, MixtralConfig)
+from transformers import (DeepseekV2Config, DeepseekV3Config, Dots1Config, Glm4MoeConfig,
+                          Glm4MoeLiteConfig, GptOssConfig, GraniteMoeConfig, Lfm2MoeConfig,
+                          MiniMaxM2Config, MixtralConfig)
 
 COMMON = dict(max_position_embeddings=256, bos_token_id=None, eos_token_id=1)
 
@@ -139,7 +140,60 @@ def random_glm4_moe_lite(draw):
     return Glm4MoeLiteConfig(rope_interleave=draw.random() < 0.5, mlp_layer_types=kinds, **sizes)
 
 
+def random_granite(draw):
+    kv_heads, experts = draw.randint(1, 3), draw.randint(3, 9)
+    heads = kv_heads * draw.randint(1, 3)
+    return GraniteMoeConfig(
+        vocab_size=draw.randint(40, 150), hidden_size=heads * 2 * draw.randint(2, 9),
+        num_hidden_layers=draw.randint(1, 4), num_key_value_heads=kv_heads,
+        num_attention_heads=heads, intermediate_size=4 * draw.randint(1, 10),
+        num_local_experts=experts, num_experts_per_tok=draw.randint(2, min(4, experts - 1)),
+        embedding_multiplier=draw.choice([1.0, 12.0, 0.3]),
+        attention_multiplier=draw.choice([1.0, 0.0625, 0.2]),
+        residual_multiplier=draw.choice([1.0, 0.22, 1.7]),
+        logits_scaling=draw.choice([1.0, 6.0, 0.5]), tie_word_embeddings=draw.random() < 0.5,
+        router_aux_loss_coef=draw.choice([0.0, 0.02]), rms_norm_eps=draw.choice([1e-5, 1e-6]),
+        initializer_range=0.2, pad_token_id=None,
+        rope_parameters={"rope_type": "default", "rope_theta": draw.choice([1e4, 1e6])}, **COMMON)
+
+
+def random_dots1(draw):
+    """GLM-4.5's sizes, but for what attention has."""
+    sizes = random_glm4(draw)
+    layers = sizes.num_hidden_layers
+    kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+    same = {key: getattr(sizes, key) for key in (
+        "vocab_size", "hidden_size", "num_hidden_layers", "num_key_value_heads",
+        "num_attention_heads", "head_dim", "intermediate_size", "moe_intermediate_size",
+        "n_routed_experts", "n_group", "topk_group", "num_experts_per_tok", "n_shared_experts",
+        "first_k_dense_replace", "routed_scaling_factor", "norm_topk_prob", "tie_word_embeddings",
+        "rms_norm_eps", "initializer_range", "pad_token_id")}
+    return Dots1Config(
+        sliding_window=draw.choice([None, draw.randint(2, 30)]),
+        max_window_layers=draw.randint(0, layers),
+        layer_types=None if same["n_group"] > 1 else kinds,
+        rope_parameters={"rope_type": "default", "rope_theta": draw.choice([1e4, 1e6])}, **same,
+        **COMMON)
+
+
+def random_minimax_m2(draw):
+    kv_heads, experts, dim = draw.randint(1, 3), draw.randint(3, 9), 2 * draw.randint(2, 9)
+    turned = [d for d in range(2, dim + 1, 2) if int(dim * (d / dim)) == d]
+    return MiniMaxM2Config(
+        vocab_size=draw.randint(40, 150), hidden_size=8 * draw.randint(2, 7),
+        num_hidden_layers=draw.randint(1, 4), num_key_value_heads=kv_heads,
+        num_attention_heads=kv_heads * draw.randint(1, 3), head_dim=dim,
+        intermediate_size=4 * draw.randint(1, 10), num_local_experts=experts,
+        num_experts_per_tok=draw.randint(2, min(4, experts - 1)),
+        rms_norm_eps=draw.choice([1e-5, 1e-6]), tie_word_embeddings=draw.random() < 0.5,
+        initializer_range=0.2, pad_token_id=None, router_aux_loss_coef=0.0,
+        rope_parameters={"rope_type": "default", "rope_theta": draw.choice([1e4, 5e6]),
+                         "partial_rotary_factor": draw.choice(turned) / dim}, **COMMON)
+
+
 # A draw (random.Random) gives the configuration.
 CONFIGS = {"glm4_moe": random_glm4, "lfm2_moe": random_lfm2, "gpt_oss": random_gpt_oss,
            "mixtral": random_mixtral, "deepseek_v2": random_deepseek_v2,
-           "deepseek_v3": random_deepseek_v3, "glm4_moe_lite": random_glm4_moe_lite}
+           "deepseek_v3": random_deepseek_v3, "glm4_moe_lite": random_glm4_moe_lite,
+           "granitemoe": random_granite, "dots1": random_dots1,
+           "minimax_m2": random_minimax_m2}

@@ -342,36 +342,38 @@ TEST(ModelShape, OfAConfigHasTheParametersOfItsTensors) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);
     const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(1 + random() % most); };
-    const char* families[] = {"mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "glm4_moe",
-                              "lfm2_moe", "gpt_oss", "deepseek_v2", "deepseek_v3",
-                              "glm4_moe_lite"};
-    const std::string family = families[random() % 10];
+    const char* families[] = {"mixtral",     "olmoe",         "qwen2_moe",  "qwen3_moe",
+                              "glm4_moe",    "lfm2_moe",      "gpt_oss",    "deepseek_v2",
+                              "deepseek_v3", "glm4_moe_lite", "granitemoe", "dots1",
+                              "minimax_m2"};
+    const std::string family = families[random() % std::size(families)];
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << family);
     Json json = tiny_config();
     const int64_t kv_heads = up_to(3), heads = kv_heads * up_to(3), layers = up_to(5);
-    json.merge_patch({{"model_type", family},
-                      {"vocab_size", up_to(90)},
-                      {"head_dim", 8},
-                      {"hidden_size", family == "olmoe" ? 8 * heads : 8 * up_to(6)},
-                      {"num_hidden_layers", layers},
-                      {"num_attention_heads", heads},
-                      {"num_key_value_heads", kv_heads},
-                      {"intermediate_size", 1 + up_to(40)},
-                      {"shared_expert_intermediate_size", up_to(40)},
-                      {"num_experts_per_tok", up_to(3)},
-                      {"mlp_only_layers", Json::array({up_to(static_cast<uint32_t>(layers)) - 1})},
-                      {"decoder_sparse_step", up_to(2)},
-                      {"qkv_bias", random() % 2 == 0},
-                      {"attention_bias", (family == "glm4_moe" || family == "gpt_oss") &&
-                                             random() % 2 == 0},
-                      {"use_qk_norm", random() % 2 == 0},
-                      {"n_routed_experts", 3},
-                      {"n_shared_experts", up_to(2)},
-                      {"first_k_dense_replace", up_to(static_cast<uint32_t>(layers)) - 1},
-                      {"num_dense_layers", up_to(static_cast<uint32_t>(layers)) - 1},
-                      {"conv_L_cache", 1 + up_to(4)},
-                      {"use_expert_bias", random() % 2 == 0},
-                      {"tie_word_embeddings", random() % 2 == 0}});
+    json.merge_patch(
+        {{"model_type", family},
+         {"vocab_size", up_to(90)},
+         {"head_dim", 8},
+         {"hidden_size", family == "olmoe" ? 8 * heads : 8 * up_to(6)},
+         {"num_hidden_layers", layers},
+         {"num_attention_heads", heads},
+         {"num_key_value_heads", kv_heads},
+         {"intermediate_size", 1 + up_to(40)},
+         {"shared_expert_intermediate_size", up_to(40)},
+         {"num_experts_per_tok", up_to(3)},
+         {"mlp_only_layers", Json::array({up_to(static_cast<uint32_t>(layers)) - 1})},
+         {"decoder_sparse_step", up_to(2)},
+         {"qkv_bias", random() % 2 == 0},
+         {"attention_bias", (family == "glm4_moe" || family == "gpt_oss") && random() % 2 == 0},
+         {"use_qk_norm", random() % 2 == 0},
+         {"n_routed_experts", 3},
+         {"num_local_experts", 3},
+         {"n_shared_experts", up_to(2)},
+         {"first_k_dense_replace", up_to(static_cast<uint32_t>(layers)) - 1},
+         {"num_dense_layers", up_to(static_cast<uint32_t>(layers)) - 1},
+         {"conv_L_cache", 1 + up_to(4)},
+         {"use_expert_bias", random() % 2 == 0},
+         {"tie_word_embeddings", random() % 2 == 0}});
     if (family == "lfm2_moe") {
       for (int64_t l = 0; l < layers; ++l) {
         json["layer_types"].push_back(random() % 2 == 0 ? "conv" : "full_attention");
