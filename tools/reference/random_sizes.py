@@ -144,7 +144,7 @@ def random_granite(draw):
     kv_heads, experts = draw.randint(1, 3), draw.randint(3, 9)
     heads = kv_heads * draw.randint(1, 3)
     return GraniteMoeConfig(
-        vocab_size=draw.randint(40, 150), hidden_size=heads * 2 * draw.randint(2, 9),
+        vocab_size=draw.randint(40, 150), hidden_size=heads * 4 * draw.randint(1, 4),
         num_hidden_layers=draw.randint(1, 4), num_key_value_heads=kv_heads,
         num_attention_heads=heads, intermediate_size=4 * draw.randint(1, 10),
         num_local_experts=experts, num_experts_per_tok=draw.randint(2, min(4, experts - 1)),
