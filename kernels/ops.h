@@ -339,6 +339,14 @@ class Ops {
   virtual void sigmoid_backward(DType dt, const float* out, const float* dout, int64_t n,
                                 void* dlogits, Stream& s) = 0;
 
+  // Moves a router's corrections towards equal loads (DeepSeek-V3, arXiv 2412.19437, section
+  // 2.1.2): by speed upwards for an expert with fewer tokens than the mean of all, downwards for
+  // one with more, each sum rounded to fp32. `parts` (3, experts) of dt holds a correction as the
+  // sum of three numbers of bf16 (model/tensors.h, split_correction). load (experts) int32,
+  // of which `total` is the sum.
+  virtual void move_correction(DType dt, const int32_t* load, int64_t total, int64_t experts,
+                               float speed, void* parts, Stream& s) = 0;
+
   // out = round(a + b).   a, out of dt, b of type b_dt; out may alias a or b (when of its type).
   virtual void add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, void* out,
                    Stream& s) = 0;

@@ -258,7 +258,37 @@ struct RouteBackward {
   }
 };
 
+template <typename T>
+struct MoveCorrection {
+  const int32_t* load;
+  int64_t total, experts;
+  float speed;
+  T* parts;
+  PAGODA_GPU void operator()(int64_t e, int64_t) const {
+    T *first = parts + e, *second = first + experts, *third = second + experts;
+    float rest = widen(*first) + widen(*second) + widen(*third);
+    const int64_t above = load[e] * experts - total;
+    if (above < 0) rest = rest + speed;
+    if (above > 0) rest = rest - speed;
+    for (T* part : {first, second, third}) {
+      const float upper = float_of(bits_of(rest) & 0xffff0000u);
+      *part = rounded<T>(upper);
+      rest -= upper;
+    }
+  }
+};
+
 }  // namespace
+
+void CudaOps::move_correction(DType dt, const int32_t* load, int64_t total, int64_t experts,
+                              float speed, void* parts, Stream& s) {
+  CHECK(experts > 0);
+  Queue queue(s, "move_correction");
+  with_type(dt, [&]<typename T>(T) {
+    for_each_element(queue, experts, 1,
+                     MoveCorrection<T>{load, total, experts, speed, typed<T>(parts)});
+  });
+}
 
 void CudaOps::route(const RouterShape& shape, const float* logits, DType dt,
                     const void* correction, const uint8_t* padding, int64_t tokens, bool replay,

@@ -27,7 +27,7 @@ Result<std::unique_ptr<RoutingRecorder>> open_routing(const RunConfig& config, b
 }
 
 // Says which tensors stay as they came, so that nobody takes them for trained.
-void say_what_is_kept(const HfFolder& folder) {
+void say_what_is_kept(const HfFolder& folder, double correction_speed) {
   const ModelConfig& config = folder.config();
   int64_t bytes = 0;
   for (const KeptTensor& kept : folder.kept()) bytes += kept.bytes;
@@ -37,9 +37,10 @@ void say_what_is_kept(const HfFolder& folder) {
                   (long long)config.num_layers, folder.kept().size(),
                   format_bytes(bytes).c_str()));
   }
-  if (config.router_correction) {
-    log_info("the routers' corrections of the choice are neither trained nor updated by load: "
-             "they stay as they are");
+  if (config.router_correction && correction_speed == 0.0) {
+    log_info(
+        "the routers' corrections of the choice are neither trained nor updated by load: "
+        "they stay as they are (optim.correction_speed)");
   }
 }
 
@@ -64,7 +65,7 @@ Result<Prepared> prepare(const RunConfig& config, bool resume) {
   Prepared prepared;
   ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(config.model.path));
   prepared.folder = std::make_unique<HfFolder>(std::move(folder));
-  say_what_is_kept(*prepared.folder);
+  say_what_is_kept(*prepared.folder, config.optim.correction_speed);
   ASSIGN_OR_RETURN(prepared.prompts, sample_prompts(config, *prepared.folder));
   if (!resume && !config.train.trace_routing.empty()) {
     RETURN_IF_ERROR(RoutingRecorder::check_new(config.train.trace_routing));

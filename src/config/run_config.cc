@@ -152,6 +152,9 @@ void declare_optim(RunConfig& c, OptionTable& t) {
   t.add("clip", c.optim.clip, {"global", "per_expert", "none"}, kResults,
         "gradient clipping; global is exact");
   t.add("clip_norm", c.optim.clip_norm, kResults, "largest norm that clipping lets through");
+  t.add("correction_speed", c.optim.correction_speed, kResults,
+        "how far a step moves a router's corrections of the choice, up for experts with fewer "
+        "tokens than the mean, down for those with more (DeepSeek-V3: 0.001); 0: they stay");
   t.add("untouched", c.optim.untouched, {"exact", "skip"}, kResults,
         "an expert without tokens: AdamW of a zero gradient, or nothing");
   t.add("state", c.optim.state, {"fp32", "bf16", "8bit"}, kResults,
@@ -314,6 +317,9 @@ Status check_optim(const RunConfig::Optim& o, int64_t steps) {
   RETURN_IF_ERROR(check(o.eps > 0, "optim.eps", o.eps, "must be above 0, for example 1e-8"));
   RETURN_IF_ERROR(check(o.clip_norm > 0, "optim.clip_norm", o.clip_norm,
                         "must be above 0; optim.clip = \"none\" turns clipping off"));
+  RETURN_IF_ERROR(check(o.correction_speed >= 0 && o.correction_speed <= 1,
+                        "optim.correction_speed", o.correction_speed,
+                        "must be from 0 to 1, for example 0.001"));
   RETURN_IF_ERROR(check_range("optim.warmup_steps", o.warmup_steps, 0, INT64_MAX));
   if (o.warmup_steps <= steps) return Status();
   return refuse("optim.warmup_steps", std::to_string(o.warmup_steps),
@@ -435,15 +441,6 @@ Status RunConfig::validate_for_training() const {
   return check_gpus();
 }
 
-std::vector<std::string> RunConfig::disk_directories() const {
-  if (memory.disk.empty()) return {train.output_dir + "/store"};
-  std::vector<std::string> directories;
-  for (const std::string& directory : memory.disk) {
-    directories.push_back(absolute_path(directory));
-  }
-  return directories;
-}
-
 Status RunConfig::check_sums() const {
   constexpr int64_t kMaxShards = 64;
   const Train& t = train;
@@ -465,22 +462,6 @@ Status RunConfig::check_sums() const {
   if (t.expert_shards == 1 || t.expert_shards == shards) return Status();
   return refuse("train.expert_shards", std::to_string(t.expert_shards),
                 strf("must be 1, or as many as train.shards, which is %lld", (long long)shards));
-}
-
-SumShape RunConfig::sums() const {
-  const int64_t columns = micro_batches() / train.chunks;
-  const int64_t shards = train.shards > 0 ? train.shards : default_shards(columns);
-  return {train.chunks, shards, train.expert_shards};
-}
-
-int64_t RunConfig::attention_devices(int64_t devices) const {
-  const int64_t wanted = parallel.attention_devices;
-  const int64_t most = zebra() ? std::max<int64_t>(1, devices / 2) : devices;
-  return wanted > 0 ? std::min(devices, wanted) : std::min(most, sums().shards);
-}
-
-std::string RunConfig::scratch_parent() const {
-  return memory.disk.empty() ? "." : memory.disk.front();
 }
 
 std::optional<StepRange> RunConfig::trace_range() const { return parse_range(train.trace_steps); }

@@ -108,6 +108,7 @@ struct RunConfig {
     int64_t warmup_steps = 0;
     ClipKind clip = ClipKind::kGlobal;
     double clip_norm = 1.0;
+    double correction_speed = 0.0;
     UntouchedKind untouched = UntouchedKind::kExact;
     StateFormat state = StateFormat::kFp32;
   } optim;

@@ -108,4 +108,29 @@ int64_t RunConfig::host_bytes() const {
   return memory.host.resolve(usable, static_cast<int64_t>(kAutoHost * double(usable)));
 }
 
+SumShape RunConfig::sums() const {
+  const int64_t columns = micro_batches() / train.chunks;
+  const int64_t shards = train.shards > 0 ? train.shards : default_shards(columns);
+  return {train.chunks, shards, train.expert_shards};
+}
+
+int64_t RunConfig::attention_devices(int64_t devices) const {
+  const int64_t wanted = parallel.attention_devices;
+  const int64_t most = zebra() ? std::max<int64_t>(1, devices / 2) : devices;
+  return wanted > 0 ? std::min(devices, wanted) : std::min(most, sums().shards);
+}
+
+std::string RunConfig::scratch_parent() const {
+  return memory.disk.empty() ? "." : memory.disk.front();
+}
+
+std::vector<std::string> RunConfig::disk_directories() const {
+  if (memory.disk.empty()) return {train.output_dir + "/store"};
+  std::vector<std::string> directories;
+  for (const std::string& directory : memory.disk) {
+    directories.push_back(absolute_path(directory));
+  }
+  return directories;
+}
+
 }  // namespace pagoda

@@ -264,6 +264,7 @@ void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
   const int64_t records = size.records > 0 ? size.records : std::ssize(model_records(model));
   square_sums = arena.take<double>(records);
   finite = arena.take<int32_t>(records);
+  if (size.on_gpu && model.router_correction) load = arena.take<int32_t>(model.num_experts);
   kept_gate_up.assign(static_cast<size_t>(model.num_layers()), nullptr);
   for (int64_t l = size.first_kept(model.num_layers()); l < model.num_layers(); ++l) {
     if (!model.is_moe[static_cast<size_t>(l)]) continue;

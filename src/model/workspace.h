@@ -208,6 +208,7 @@ struct ExpertSpace {
   void* dact = nullptr;        // (R, f) mat, training
   float* grad = nullptr;       // elements of each expert of a group, at most E, training
   double* square_sums = nullptr;  // (records) sum of squares of each finished gradient, training
+  int32_t* load = nullptr;        // (E) tokens of a layer's experts, on a GPU, training
   int32_t* finite = nullptr;  // (records) whether an update on a GPU left finite weights, training
   std::byte* scratch = nullptr;  // (scratch_bytes) the compute stream's scratch, on a GPU
   int64_t scratch_bytes = 0;

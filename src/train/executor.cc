@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/random.h"
-#include "kernels/gpu_adam.h"
-#include "optim/clip.h"
 #include "train/trace_names.h"
 
 namespace pagoda {
@@ -27,6 +24,7 @@ Executor::Executor(Setup setup)
       routing_sent_(setup_.size.microbatches),
       indexed_at_(setup_.devices.size()),
       aux_gradient_(setup_.size.microbatches * setup_.config.num_experts),
+      load_(setup_.config.num_layers * setup_.config.num_experts),
       routed_(setup_.config.num_layers),
       prefetches_(setup_.table.records.size()),
       expert_rows_(setup_.config.num_layers * setup_.devices.size()),
@@ -34,6 +32,7 @@ Executor::Executor(Setup setup)
   pin(square_sums_);
   pin(finite_);
   pin(routed_copies_);
+  pin(load_);
   CHECK(std::ssize(setup_.devices) == own_.count);
   const ModelShape model = model_shape(setup_.config);
   for (size_t d = 0; d < setup_.devices.size(); ++d) {
@@ -71,21 +70,6 @@ template <typename T>
 void Executor::pin(std::vector<T>& memory) {
   pins_.push_back(setup_.devices.front()->pin(reinterpret_cast<std::byte*>(memory.data()),
                                               std::ssize(memory) * int64_t{sizeof(T)}));
-}
-
-std::vector<AdamSpan> Executor::spans_of(int64_t record) const {
-  const RecordSpec& spec = setup_.table.records[record];
-  std::vector<AdamSpan> spans;
-  for (int64_t t = spec.first_tensor; t < spec.first_tensor + spec.num_tensors; ++t) {
-    const TensorSpec& tensor = setup_.table.tensors[t];
-    const int64_t end = tensor.offset + tensor.num_elements();
-    if (!spans.empty() && spans.back().decay == tensor.decay) {
-      spans.back().end = end;
-    } else {
-      spans.push_back({tensor.offset, end, tensor.decay});
-    }
-  }
-  return spans;
 }
 
 void Executor::begin_step(const StepBatch& batch) {
@@ -361,67 +345,6 @@ void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s)
   setup_.ops[own(task)]->finish_gradient(setup_.size.dtype, grad, record.num_elements,
                                            lease.data(0), square_sum, s);
   s.copy(&square_sums_[task.record], square_sum, sizeof(double));
-}
-
-void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger) {
-  const DType dt = setup_.size.dtype;
-  const bool with_gradient = task.num_uses > 2;
-  const int64_t n = setup_.table.records[task.record].num_elements;
-  const AdamRecord record{.layout = {setup_.adam.state, dt, n},
-                          .spans = spans_[task.record],
-                          .weights = lease.data(0),
-                          .state = lease.data(1)};
-  const std::byte* gradient = with_gradient ? lease.data(2) : nullptr;
-  const double* square_sum = &square_sums_[task.record];
-  if (setup_.size.on_gpu && !task.on_host) {
-    return enqueue_gpu_adam(record, task, gradient, ledger.apply(task.record), s);
-  }
-  s.enqueue([this, &s, record, gradient, square_sum, number = task.record,
-             steps = ledger.apply(task.record)] {
-    const AdamSettings& settings = setup_.adam;
-    for (const Ledger::Step& step : steps) {
-      float factor = step.clip_factor;
-      if (step.has_gradient && !std::isfinite(*square_sum)) {
-        saw_non_finite_ = true;
-        return;
-      }
-      if (step.has_gradient && settings.clip_by_record) {
-        factor = clip_factor(std::sqrt(*square_sum), settings.clip_norm);
-      }
-      const bool finite = adam_update(adam_step(step, number), record,
-                                      step.has_gradient ? gradient : nullptr, factor, s.pool());
-      if (!finite) weights_overflowed_ = true;
-    }
-  });
-}
-
-AdamStep Executor::adam_step(const Ledger::Step& step, int64_t record) const {
-  const AdamSettings& settings = setup_.adam;
-  return {.lr = step.learning_rate,
-          .beta1 = settings.beta1,
-          .beta2 = settings.beta2,
-          .eps = settings.eps,
-          .weight_decay = settings.weight_decay,
-          .t = step.t,
-          .noise_key = philox(settings.seed, RandomPurpose::kMoments,
-                              static_cast<uint64_t>(record), static_cast<uint64_t>(step.t))[0]};
-}
-
-// Only for global clipping, whose factors the host knows when it issues the update.
-void Executor::enqueue_gpu_adam(const AdamRecord& record, const Task& task,
-                                const std::byte* gradient, const std::vector<Ledger::Step>& steps,
-                                Stream& s) {
-  CHECK(!setup_.adam.clip_by_record);
-  int32_t* finite = experts_[own(task)].finite + task.record;
-  for (const Ledger::Step& step : steps) {
-    gpu_adam(adam_step(step, task.record), record, step.has_gradient ? gradient : nullptr,
-             step.clip_factor, finite, s);
-    s.copy(&finite_[task.record], finite, sizeof(*finite));
-  }
-}
-
-bool Executor::weights_overflowed() const {
-  return weights_overflowed_ || std::count(finite_.begin(), finite_.end(), 0) > 0;
 }
 
 template <typename T>

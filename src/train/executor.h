@@ -41,6 +41,7 @@ struct AdamSettings {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.0;
   // Eager clipping: the factor follows from the record's own norm when its gradient is complete.
   bool clip_by_record = false;
+  double correction_speed = 0.0;  // of Ops::move_correction; 0: corrections stay
   double clip_norm = 1.0;
   StateFormat state = StateFormat::kFp32;
   uint64_t seed = 0;  // seeds the moments' stochastic rounding
@@ -126,6 +127,9 @@ class Executor {
   // Sets the gradient of the balance loss with respect to each probability of some microbatches.
   // `gradient`: (M, E). Waits if these are all.
   void set_aux_gradient(const std::vector<float>& gradient, Microbatches microbatches);
+  // Takes what routing of these microbatches of a step chose in a layer, by which the layer's
+  // update moves its corrections. The first microbatch comes first.
+  void add_load(int64_t layer, Microbatches microbatches, const LayerRouting& routing);
   // Waits for all streams.
   void synchronize();
   // After synchronize(): the loss sum of each microbatch that a device of the rank attends to, 0
@@ -157,6 +161,9 @@ class Executor {
   void run(const Task& task, Ledger* ledger, uint64_t generation);
   void enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger);
   void enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger);
+  void enqueue_host_adam(const AdamRecord& record, const Task& task, const std::byte* gradient,
+                         const std::vector<Ledger::Step>& steps, Stream& s);
+  void move_correction(const Task& task, void* weights, Stream& s);
   void enqueue_gpu_adam(const AdamRecord& record, const Task& task, const std::byte* gradient,
                         const std::vector<Ledger::Step>& steps, Stream& s);
   AdamStep adam_step(const Ledger::Step& step, int64_t record) const;
@@ -223,6 +230,7 @@ class Executor {
   std::vector<Event> routed_at_, routing_sent_;  // (M)
   std::vector<Event> indexed_at_;                // [device of the rank] its newest kIndex
   std::vector<float> aux_gradient_;              // (M, E)
+  std::vector<int32_t> load_;                    // (num_layers, E) tokens of the newest step
   std::vector<std::shared_ptr<void>> pins_;  // page-lock what devices write into the host
   const StepBatch* batch_ = nullptr;
   int64_t tokens_ = 0;  // tokens of the current step or pass

@@ -24,6 +24,7 @@ RunSetup run_setup(const RunConfig& config) {
   setup.adam.weight_decay = config.optim.weight_decay;
   setup.adam.clip_by_record = config.optim.clip == ClipKind::kPerExpert;
   setup.adam.clip_norm = config.optim.clip_norm;
+  setup.adam.correction_speed = config.optim.correction_speed;
   setup.adam.state = config.optim.state;
   setup.adam.seed = static_cast<uint64_t>(config.train.seed);
   setup.devices.clear();
@@ -102,6 +103,11 @@ Status check_layers(const ModelShape& model, const RunSetup& setup) {
                   strf("parallel.offloaded has %lld numbers, and the model %lld layers; give one "
                        "number, or one for each layer",
                        (long long)numbers, (long long)model.num_layers()));
+  }
+  if (setup.adam.correction_speed > 0.0 && !model.router_correction) {
+    return Status(Exit::kUsage,
+                  "optim.correction_speed is above 0, and the model's routers have no "
+                  "correction that it would move; leave it out");
   }
   const Lags& lags = setup.lags;
   const bool waits = setup.zebra && lags_wait_for_each_other(lags, model.is_moe.back() != 0,

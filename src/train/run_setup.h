@@ -47,8 +47,8 @@ struct RunSetup {
   }
 };
 
-// kUsage if the setup has numbers for other layers than the model's, or lags that would have the
-// model's last layer wait for itself.
+// kUsage if the setup has numbers for other layers than the model's, moves corrections that its
+// routers have not, or has lags that would have the model's last layer wait for itself.
 Status check_layers(const ModelShape& model, const RunSetup& setup);
 
 // kUsage if there are more ranks than the model has records: some would have nothing to keep.

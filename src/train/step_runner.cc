@@ -114,8 +114,9 @@ void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& sc
   session_.executor().set_aux_gradient(aux_gradient(forward), microbatches);
   for (int64_t l = 0; l < session_.shape().num_layers; ++l) {
     if (!session_.shape().is_moe[l]) continue;
-    session_.executor().set_routing(l, microbatches.first,
-                                    layer_routing(schedule.routing(), l, microbatches));
+    const LayerRouting routing = layer_routing(schedule.routing(), l, microbatches);
+    session_.executor().set_routing(l, microbatches.first, routing);
+    session_.executor().add_load(l, microbatches, routing);
   }
 }
 

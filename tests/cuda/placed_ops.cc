@@ -286,6 +286,12 @@ void PlacedOps::sigmoid_backward(DType dt, const float* out, const float* dout, 
   inner_->sigmoid_backward(dt, out, dout, n, dlogits, s);
 }
 
+void PlacedOps::move_correction(DType dt, const int32_t* load, int64_t total, int64_t experts,
+                                float speed, void* parts, Stream& s) {
+  require("move_correction", s, load, parts);
+  inner_->move_correction(dt, load, total, experts, speed, parts, s);
+}
+
 void PlacedOps::add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, void* out,
                     Stream& s) {
   require("add", s, a, b, out);

@@ -223,6 +223,43 @@ TEST(Route, CorrectionsHaveAllBitsOfFp32) {
   }
 }
 
+// Each moves by the speed towards equal loads, in double; the parts are numbers of bf16.
+TEST(Route, CorrectionsMoveAgainstTheLoad) {
+  constexpr int64_t kExperts = 37;
+  constexpr float kSpeed = 0.001f;
+  for (DType dt : kDTypes) {
+    TestTensor whole(DType::kF32, kExperts), parts(dt, 3 * kExperts);
+    whole.randomise(81);
+    std::vector<int32_t> load;
+    int64_t total = 0;
+    for (int64_t e = 0; e < kExperts; ++e) {
+      load.push_back(static_cast<int32_t>(10 + e % 3 - 1));  // 9, 10 and 11
+      if (e == kExperts - 1) load.back() = 10;
+      total += load.back();
+      float rest = static_cast<float>(whole.get(e));
+      for (int64_t part = 0; part < 3; ++part) {
+        const float upper = std::bit_cast<float>(std::bit_cast<uint32_t>(rest) & 0xffff0000u);
+        parts.set(part * kExperts + e, upper);
+        rest -= upper;
+      }
+    }
+    ASSERT_EQ(total, 10 * kExperts);
+    ops().move_correction(dt, load.data(), total, kExperts, kSpeed, parts.data(), test_stream());
+    test_stream().synchronize();
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const double sign = load[e] < 10 ? 1.0 : load[e] > 10 ? -1.0 : 0.0;
+      const double want = whole.get(e) + sign * static_cast<double>(kSpeed);
+      double sum = 0.0;
+      for (int64_t part = 0; part < 3; ++part) {
+        const auto value = static_cast<float>(parts.get(part * kExperts + e));
+        EXPECT_EQ(to_float(bf16_round(value)), value) << e;
+        sum += value;
+      }
+      EXPECT_EQ(sum, static_cast<double>(static_cast<float>(want))) << e << " " << dtype_name(dt);
+    }
+  }
+}
+
 TEST(Route, TiesGoToTheLowestExpert) {
   const RouteCase c{2, 6, 3, true};
   RouteRun r(c);

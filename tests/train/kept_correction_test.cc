@@ -1,7 +1,9 @@
-// A router's correction comes out of a run, over checkpoint and export, with the bits it came with:
-// in every type of weights and format of state, though its record is updated in each step.
+// A router's correction moves by the load of experts, or comes out of a run, over checkpoint and
+// export, with the bits it came with: in every type of weights and format of state, though its
+// record is updated in each step.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 
@@ -80,6 +82,73 @@ TEST(KeptCorrection, HasItsBitsAfterTraining) {
       }
     }
   }
+}
+
+// Starts from these numbers and says, of each expert of layer 2, how often it had fewer tokens than
+// the mean of all, less how often it had more.
+std::vector<int> train_and_count(const RunConfig& config, Storage* storage) {
+  std::vector<int> count(12, 0);
+  auto started = Trainer::start(config, false, storage);
+  CHECK(started.ok(), "%s", started.status().message().c_str());
+  Trainer& trainer = **started;
+  while (trainer.steps_done() < config.train.steps) {
+    auto result = trainer.step();
+    CHECK(result.ok(), "%s", result.status().message().c_str());
+    const std::vector<int64_t>& tokens = result->tokens_per_expert[2];
+    double mean = 0.0;
+    for (const int64_t n : tokens) mean += static_cast<double>(n) / 12.0;
+    for (size_t e = 0; e < tokens.size(); ++e) {
+      const double above = static_cast<double>(tokens[e]) - mean;
+      if (std::abs(above) > 1e-6) count[e] += above < 0 ? 1 : -1;
+    }
+  }
+  CHECK(trainer.save().ok());
+  return count;
+}
+
+// Against the rule of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2) written down in double: after a
+// step the correction falls by the speed for an expert with more than the mean, and else rises.
+TEST(KeptCorrection, MovesByTheLoadOfEachStep) {
+  constexpr double kSpeed = 0.01;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert, ClipKind::kNone}) {
+      TinyRun run(dtype, kGlm);
+      const std::string model = run.config().model.path, before = odd_numbers();
+      write_at(model, before);
+      run.config().optim.correction_speed = kSpeed;
+      run.config().optim.clip = clip;
+      run.use_minimum_budgets();
+      auto storage = open_storage(IoKind::kThreads, run.dir().path());
+      ASSERT_TRUE(storage.ok()) << storage.status().message();
+      const std::vector<int> count = train_and_count(run.config(), storage->get());
+      auto input = open_model(model, run.config().train.output_dir, -1, storage->get());
+      ASSERT_TRUE(input.ok()) << input.status().message();
+      const std::string out = run.dir().file("out");
+      ASSERT_TRUE(export_weights(*input->weights, *input->folder, out).ok());
+      const std::string after = bytes_of(out, kName);
+      int moved = 0;
+      for (size_t e = 0; e < 12; ++e) {
+        float was = 0, is = 0;
+        std::memcpy(&was, before.data() + 4 * e, 4);
+        std::memcpy(&is, after.data() + 4 * e, 4);
+        // Numbers from 8 to 16 are rounded by 2^-21 at most, once in each step.
+        const double slack = 0x1p-21 * static_cast<double>(run.config().train.steps) + 1e-8;
+        EXPECT_NEAR(is, was + kSpeed * count[e], slack) << e << ", clip " << static_cast<int>(clip);
+        moved += count[e] != 0;
+      }
+      EXPECT_GE(moved, 6);
+    }
+  }
+}
+
+TEST(KeptCorrection, IsNotMovedWhereThereIsNone) {
+  TinyRun run;
+  run.config().optim.correction_speed = 0.001;
+  auto storage = open_storage(IoKind::kThreads, run.dir().path());
+  ASSERT_TRUE(storage.ok()) << storage.status().message();
+  const Status status = Trainer::start(run.config(), false, storage->get()).status();
+  EXPECT_EQ(status.code(), Exit::kUsage);
+  EXPECT_NE(status.message().find("optim.correction_speed"), std::string::npos);
 }
 
 }  // namespace

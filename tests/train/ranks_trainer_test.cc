@@ -75,6 +75,32 @@ TEST(RanksTrainer, ResumedOnOtherRanks) {
 
 // Moved to other ranks and killed before the next checkpoint: the old stores are those of the saved
 // step, and what the move made is gone after the next start.
+// Every rank counts the tokens of all, and a correction's home is wherever its layer's is.
+TEST(RanksTrainer, CorrectionsMoveAlikeOnAnyRanks) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
+  RankedTrainers run(
+      ClipKind::kGlobal, 4, [](RunConfig& c) { c.optim.correction_speed = 0.01; },
+      R"({"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe",
+                         "n_routed_experts": 24})");
+  std::vector<std::string> hashes;
+  for (const auto& way : std::vector<std::vector<std::pair<int, int>>>{
+           {{1, 1}, {1, 1}}, {{2, 1}, {3, 1}}, {{2, 2}, {1, 2}}}) {
+    run.begin();
+    for (size_t i = 0; i < way.size(); ++i) {
+      RunLeg leg{way[i].first, way[i].second};
+      leg.smallest = i == 0;
+      leg.resume = i > 0;
+      leg.until = 2 * static_cast<int64_t>(i + 1);
+      leg.seed = 7 + i;
+      expect_ok(run.run(leg));
+      if (testing::Test::HasFailure()) return;
+    }
+    hashes.push_back(run.sha256());
+  }
+  EXPECT_EQ(hashes[1], hashes[0]);
+  EXPECT_EQ(hashes[2], hashes[0]);
+}
+
 TEST(RanksTrainer, AMoveThatIsKilledLosesNothing) {
   const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
   RankedTrainers run;

@@ -269,6 +269,7 @@ struct LayerBufferRow {
   DType dtype = DType::kBF16;
   int64_t chunks = 1, shards = 0;  // train.chunks and train.shards of the eight microbatches
   int64_t expert_shards = 1;
+  double correction_speed = 0;
 };
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
@@ -334,6 +335,18 @@ const LayerBufferRow kLayerBufferRows[] = {
       .page_slots = 1,
       .plan = kAll},
      kGlm},
+    {{.what = "corrections move", .seed = 54, .resumed = true}, kGlm, DType::kBF16, 1, 0, 1, 0.01},
+    {{.what = "the same in chunks on three devices, every switch, fp32",
+      .seed = 55,
+      .devices = "cpu*3",
+      .page_slots = 1,
+      .plan = kAll},
+     kGlm,
+     DType::kF32,
+     2,
+     4,
+     1,
+     0.01},
     {{.what = "convolutions", .seed = 41, .resumed = true}, kLfm2},
     {{.what = "convolutions on three devices, every switch",
       .seed = 42,
@@ -429,6 +442,7 @@ std::unique_ptr<TinyRun> small_microbatches(const LayerBufferRow& row) {
   run->config().train.chunks = row.chunks;
   run->config().train.shards = row.shards;
   run->config().train.expert_shards = row.expert_shards;
+  run->config().optim.correction_speed = row.correction_speed;
   return run;
 }
 
@@ -468,6 +482,11 @@ TEST_P(RootPromiseInLayer, EveryRunGivesOneHash) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer,
                          testing::ValuesIn(fewer_for_threads(kLayerBufferRows, 3)));
+
+TEST(RootPromise, CorrectionsThatMoveAreOthers) {
+  const LayerBufferRow stay{{}, kGlm}, move{{}, kGlm, DType::kBF16, 1, 0, 1, 0.01};
+  EXPECT_NE(hash_with_room(*small_microbatches(stay)), hash_with_room(*small_microbatches(move)));
+}
 
 // With parts of their own, experts' gradients have other bits.
 TEST(RootPromise, ExpertsByShardsAreOtherSums) {

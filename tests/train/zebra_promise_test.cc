@@ -28,11 +28,14 @@ struct ZebraRow {
   PlanOptions plan = {};
   bool resumed = false;
   int64_t expert_shards = 1;
+  double correction_speed = 0;
 };
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
   "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "mlp_only_layers": []})";
 constexpr const char* kTied = R"({"tie_word_embeddings": true})";
+constexpr const char* kGlm = R"({"architectures": ["Glm4MoeForCausalLM"],
+  "model_type": "glm4_moe", "n_routed_experts": 24, "num_hidden_layers": 3})";
 constexpr const char* kLastDense = R"({"mlp_only_layers": [0, 2], "num_hidden_layers": 3})";
 constexpr const char* kAllMoe = R"({"mlp_only_layers": [], "num_hidden_layers": 3})";
 
@@ -84,6 +87,12 @@ const ZebraRow kRows[] = {
      .chunks = 2,
      .shards = 6,
      .expert_shards = 6},
+    {.what = "corrections move",
+     .devices = "cpu*3",
+     .attention = 2,
+     .changes = kGlm,
+     .resumed = true,
+     .correction_speed = 0.01},
     {.what = "resumed", .devices = "cpu*3", .offloaded = {"2"}, .resumed = true},
 };
 
@@ -98,6 +107,7 @@ std::unique_ptr<TinyRun> run_of(const ZebraRow& row) {
   config.train.shards = row.shards;
   config.train.expert_shards = row.expert_shards;
   config.optim.clip = row.clip;
+  config.optim.correction_speed = row.correction_speed;
   return run;
 }
 

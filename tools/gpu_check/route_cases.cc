@@ -137,10 +137,29 @@ void add_index(const Routing& r, int skew, std::vector<OpCase>& cases) {
   }});
 }
 
+void add_correction(DType dt, int64_t experts, std::vector<OpCase>& cases) {
+  const std::string name = strf("move_correction %s %lld", dtype_name(dt), (long long)experts);
+  cases.push_back({name, [=](Trial& t) {
+                     std::vector<int32_t> loads;
+                     for (int64_t e = 0; e < experts; ++e)
+                       loads.push_back(static_cast<int32_t>(e * e % 5));
+                     int64_t total = 0;
+                     for (const int32_t load : loads) total += load;
+                     Tensor &parts = t.random(dt, 3 * experts, 21), &load = t.ints(loads);
+                     t.run([&](Ops& ops, const At& at, Stream& s) {
+                       ops.move_correction(dt, at(load), total, experts, 0.001f, at(parts), s);
+                     });
+                     t.expect_same("parts", parts);
+                   }});
+}
+
 }  // namespace
 
 std::vector<OpCase> route_cases() {
   std::vector<OpCase> cases;
+  for (DType dt : kDTypes) {
+    for (int64_t experts : {1, 40, 256}) add_correction(dt, experts, cases);
+  }
   for (const Routing& r : {Routing{1, 1, 1, false}, {9, 8, 2, true}, {300, 40, 4, false},
                            {20, 130, 8, true}, {0, 4, 2, true}, {40, 24, 3, true, true, 1, 1, true},
                            {70, 256, 8, true, true, 8, 4, true}, {30, 140, 5, false, true, 70, 9},
