@@ -94,12 +94,13 @@ DEEPSEEK_V3 = DeepseekV3Config(
     rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     **(FAMILY | dict(num_hidden_layers=3)))
 
-# Values are longer than keys, and rotated pairs are halves.
+# Values are longer than keys, and rotated pairs are halves. The epsilon is so large that norms of
+# latents show that they have one of their own.
 GLM4_LITE = Glm4MoeLiteConfig(
     num_key_value_heads=4, intermediate_size=40, moe_intermediate_size=24, n_routed_experts=6,
     num_experts_per_tok=2, n_shared_experts=1, mlp_layer_types=["sparse", "dense", "sparse"],
     routed_scaling_factor=1.5, kv_lora_rank=20, q_lora_rank=14, qk_nope_head_dim=6,
-    qk_rope_head_dim=4, v_head_dim=12, rope_interleave=False,
+    qk_rope_head_dim=4, v_head_dim=12, rope_interleave=False, rms_norm_eps=1e-2,
     rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     **(FAMILY | dict(num_hidden_layers=3)))
 
