@@ -295,6 +295,33 @@ GRANITE_NAMES = {".experts.gate_up_proj": ".input_linear.weight",
                  ".experts.down_proj": ".output_linear.weight",
                  ".router.weight": ".router.layer.weight"}
 
+@contextlib.contextmanager
+def limit_gap(model):
+    """Gives a list that gets, from each call of gpt-oss' experts while this is open, how far the
+    nearest number is from SwiGLU's limit: beyond it nothing has a gradient."""
+    gaps = []
+    limited = [m for m in model.modules() if hasattr(m, "_apply_gate") and hasattr(m, "limit")]
+
+    def watched(experts):
+        inner = experts._apply_gate
+
+        def apply_gate(gate_up):
+            gate, up = gate_up[..., ::2], gate_up[..., 1::2]
+            for values in (gate, up.abs()):
+                if values.numel() > 0:
+                    gaps.append(float((values.detach() - experts.limit).abs().min()))
+            return inner(gate_up)
+        return apply_gate
+
+    for experts in limited:
+        experts._apply_gate = watched(experts)
+    try:
+        yield gaps
+    finally:
+        for experts in limited:
+            del experts._apply_gate
+
+
 # Names on the hub of Mixtral's, MiniMax-M2's and LFM2's experts for those of the model in memory.
 SHORT_NAMES = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
