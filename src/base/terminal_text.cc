@@ -16,8 +16,9 @@ bool is_obeyed(uint32_t c) {
          in(0x2066, 0x2069);
 }
 
+// The second is a spelling of JSON, too, which shows controls below 0x20 itself.
 std::string shown(uint32_t code_point) {
-  return strf(code_point < 0x80 ? "\\x%02x" : "\\u%04x", code_point);
+  return strf(code_point < 0x20 ? "\\x%02x" : "\\u%04x", code_point);
 }
 
 // Calls add(piece, size of its bytes in `text`) for one character after the other.

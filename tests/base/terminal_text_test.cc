@@ -19,7 +19,7 @@ TEST(TerminalText, ShowsControlsAndMarksOfDirection) {
   const std::pair<std::string, const char*> cases[] = {{"\x1b[2J", "\\x1b[2J"},
                                                        {std::string(1, '\0'), "\\x00"},
                                                        {"a\rb\x07", "a\\x0db\\x07"},
-                                                       {"\x7f", "\\x7f"},
+                                                       {"\x7f", "\\u007f"},
                                                        {utf8(0x80), "\\u0080"},
                                                        {utf8(0x9B) + "31m", "\\u009b31m"},
                                                        {utf8(0x61C), "\\u061c"},

@@ -54,6 +54,14 @@ TEST_F(GenerateTest, StreamsOnePromptAndPrintsSeveral) {
                           json["generated"][1]["text"].get<std::string>() + "\n");
 }
 
+// What a terminal would obey is shown so that JSON stays JSON.
+TEST_F(GenerateTest, JsonHoldsAnyCharacter) {
+  const std::string prompt = "a\x7f\x01\"\\ \u0085\u202e b";
+  const auto json = json_of(of_model({"--prompt", prompt}));
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json["generated"][0]["prompt"], prompt);
+}
+
 // The budgets that the program itself names page, and generate the same.
 TEST_F(GenerateTest, TheSmallestBudgetsGenerateTheSame) {
   const Words prompts = {"--prompt", "row 1", "--prompt", "row 2 ccc"};
