@@ -36,6 +36,7 @@ DeviceKind kind_of(const Rates& rates, const SweepModel& model, int32_t devices,
 
 struct Zebra {
   double plain_s = 0, step_s = 0;  // without and with Asym-EA
+  double algorithm_1_s = 0;
 };
 
 Zebra best_of(const HeterogeneousStep& step, int32_t experts) {
@@ -49,6 +50,7 @@ Zebra best_of(const HeterogeneousStep& step, int32_t experts) {
     keep(best.plain_s, plain_s);
     const auto asym = plan_asym_ea(group, {});
     keep(best.step_s, asym.ok() ? asym.value().step_s : plain_s);
+    keep(best.algorithm_1_s, asym.ok() ? asym.value().gathered_step_s : plain_s);
   }
   best.step_s = std::min(best.step_s, best.plain_s);
   return best;
@@ -76,6 +78,22 @@ SweepPoint sweep_point(const HeterogeneousStep& step, int32_t experts) {
           zebra.step_s / ideal_step_s(step, kMostParts).value(),
           zebra.step_s / pipeline_step(step, kPipelineMicrobatches).value().step_s,
           zebra.step_s / zebra.plain_s};
+}
+
+AsymGain asym_gain(const HeterogeneousStep& step, int32_t experts) {
+  const auto experts_s = [&](const DeviceKind& kind) {
+    return step.layers * kind.experts.both_s() / kind.devices;
+  };
+  const DeviceKind& faster = step.faster;
+  const double attention_s =
+      (step.layers * faster.attention.both_s() + faster.head_s) / faster.devices;
+  const double slower_s = experts_s(step.slower);
+  // Of all experts, `moved` goes; a faster device has its share of that.
+  const double moved = (slower_s - attention_s) / (slower_s + experts_s(faster));
+  const double least_s = moved > 0 ? slower_s * (1 - moved) : attention_s;
+  const Zebra zebra = best_of(step, experts);
+  return {attention_s / slower_s, std::max(attention_s, slower_s) / least_s,
+          zebra.plain_s / zebra.step_s, zebra.plain_s / zebra.algorithm_1_s};
 }
 
 }  // namespace pagoda

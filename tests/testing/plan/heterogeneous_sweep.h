@@ -31,4 +31,15 @@ struct SweepPoint {
 // `experts`: of a layer. Everything else is tuned: numbers of microbatches, parts of all-to-alls.
 SweepPoint sweep_point(const HeterogeneousStep& step, int32_t experts);
 
+// What Asym-EA gains: time without it over time with it. The bound is arithmetic: of the seconds A
+// of attention and head on a faster device, E of experts on a slower one, and E' of the same on a
+// faster one, the part x of all experts moves that makes both kinds end together, E (1 - x) = A + x
+// E', and both are busy all the time, before (the longer of A and E) and after.
+struct AsymGain {
+  double attention = 0;  // A / E
+  double bound = 1;
+  double planned = 1, algorithm_1 = 1;  // by the clock: as planned, and with Algorithm 1's o_l
+};
+AsymGain asym_gain(const HeterogeneousStep& step, int32_t experts);
+
 }  // namespace pagoda
