@@ -88,7 +88,7 @@ AsymGain asym_gain(const HeterogeneousStep& step, int32_t experts) {
   const double attention_s =
       (step.layers * faster.attention.both_s() + faster.head_s) / faster.devices;
   const double slower_s = experts_s(step.slower);
-  // Of all experts, `moved` goes; a faster device has its share of that.
+  // A share `moved` of all experts goes; a faster device has its part of that.
   const double moved = (slower_s - attention_s) / (slower_s + experts_s(faster));
   const double least_s = moved > 0 ? slower_s * (1 - moved) : attention_s;
   const Zebra zebra = best_of(step, experts);
