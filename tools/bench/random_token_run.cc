@@ -46,7 +46,7 @@ SessionOptions roomy_options(const std::string& directory, const std::string& fi
                              int64_t microbatches, int64_t microbatch_tokens, bool eager) {
   SessionOptions options;
   options.size = {microbatches, microbatch_tokens, DType::kBF16, true, {}};
-  options.adam = {0.9, 0.95, 1e-8, 0.1, eager, 1.0};
+  options.adam = {.weight_decay = 0.1, .clip_by_record = eager};
   options.devices.front().threads = options.optimizer_threads = usable_cores();
   options.directories = {directory};
   options.file_name = file_name;
