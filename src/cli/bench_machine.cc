@@ -13,9 +13,11 @@
 #include "bench/sheet/merge_equal_nodes.h"
 #include "bench/sheet/network.h"
 #include "bench/sheet/nodes.h"
+#include "bench/sheet/run_profile.h"
 #include "cli/bench_options.h"
 #include "cli/commands.h"
 #include "cli/joined_run.h"
+#include "cli/run_command.h"
 #include "cli/sheet_file.h"
 #include "cli/value_option.h"
 #include "config/run_config.h"
@@ -28,10 +30,10 @@ namespace pagoda {
 namespace {
 
 // No race: a sheet for `pagoda plan --machine`; of several nodes one for `pagoda plan --cluster`.
-class BenchMachineCommand final : public Command {
+class BenchMachineCommand final : public RunCommand {
  public:
   explicit BenchMachineCommand(CLI::App& bench)
-      : Command(bench.add_subcommand(
+      : RunCommand(bench.add_subcommand(
             "machine", "This machine's sheet, for pagoda plan; a cluster's under mpirun")) {
     app()
         .add_option("--dir", directory_, "folder on the drive to be measured (default: here)")
@@ -46,7 +48,9 @@ class BenchMachineCommand final : public Command {
         ->type_name("KIND");
     add_value(app(), "--rounds", rounds_, "rounds of each measurement")->type_name("INT");
     add_value(app(), "--bytes", bytes_, "size of arrays and files, each")->type_name("SIZE");
+    add_run_flags([](const Option&) { return true; });
     app().footer(
+        "With a run file it also measures what the run's CPU devices take for its model's layers.\n"
         "Started as one process on each node it also measures the network between them:\n"
         "  mpirun -n 4 --map-by ppr:1:node --bind-to none pagoda bench machine --out lab.toml");
   }
@@ -87,7 +91,14 @@ Status BenchMachineCommand::run() {
 Status BenchMachineCommand::run_alone() {
   ASSIGN_OR_RETURN(const MachineBench wanted, bench());
   RETURN_IF_ERROR(check_out());
-  ASSIGN_OR_RETURN(const MachineSheet sheet, measure_machine(wanted));
+  RETURN_IF_ERROR(read_run_file());
+  if (!config_.model.path.empty()) RETURN_IF_ERROR(config_.validate());
+  ASSIGN_OR_RETURN(MachineSheet sheet, measure_machine(wanted));
+  if (!config_.model.path.empty()) {
+    ASSIGN_OR_RETURN(RunProfile found, profile_run(config_, directory_, static_cast<int>(rounds_)));
+    for (const std::string& line : found.lines()) log_info(line);
+    sheet.profile = std::move(found.profile);
+  }
   if (!out_.empty()) return write_output(out_, sheet.to_toml());
   print_result(sheet.to_toml());
   return Status();
@@ -207,6 +218,11 @@ Status BenchMachineCommand::write_cluster(const std::vector<MachineSheet>& nodes
 
 Status BenchMachineCommand::run_together(MpiCommunicator& all) {
   RETURN_IF_ERROR(check_same_options(all));
+  RETURN_IF_ERROR(read_run_file());
+  if (!config_.model.path.empty()) {
+    return Status(Exit::kUsage,
+                  "a run's devices are measured by one process; leave out the run file");
+  }
   const Result<MachineBench> wanted = bench();
   RETURN_IF_ERROR(agree(all, wanted.status()));
   RETURN_IF_ERROR(agree(all, all.rank() == 0 ? check_out() : Status()));

@@ -1,11 +1,13 @@
 // pagoda train [run.toml] [--section.key VALUE ...], also as several processes, one on each node
 #include <CLI/CLI.hpp>
+#include <optional>
 
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "cli/joined_run.h"
 #include "cli/run_command.h"
 #include "cli/shared_settings.h"
+#include "cli/sheet_file.h"
 #include "commands/commands.h"
 #include "parallel/gpus/mixed_link.h"
 #include "parallel/heartbeat.h"
@@ -22,6 +24,11 @@ class TrainCommand : public RunCommand {
   explicit TrainCommand(CLI::App& root)
       : RunCommand(root.add_subcommand("train", "Fine-tune every parameter of a model")) {
     app().add_flag("--resume", flags_.resume, "continue the run in train.output_dir");
+    app()
+        .add_option("--machine", machine_,
+                    "sheet of the machine, by which parallel.layout and what zebra leaves open are "
+                    "chosen (none: a rough one)")
+        ->type_name("FILE");
     app().add_flag("-q,--quiet", flags_.quiet, "print warnings and errors only");
     add_run_flags([](const Option&) { return true; });
     app().footer(
@@ -36,7 +43,14 @@ class TrainCommand : public RunCommand {
   Status run_together(MpiCommunicator& all);
   Status share_settings(RankGroup& ranks, Status mine);
 
+  Result<std::optional<MachineSheet>> measured() const {
+    if (machine_.empty()) return std::optional<MachineSheet>();
+    ASSIGN_OR_RETURN(MachineSheet sheet, read_machine_sheet(machine_));
+    return std::optional(std::move(sheet));
+  }
+
   TrainFlags flags_;
+  std::string machine_;
 };
 
 Status TrainCommand::run() {
@@ -52,7 +66,8 @@ Status TrainCommand::run_alone() {
   RETURN_IF_ERROR(config_.validate_for_training());
   set_log_quiet(flags_.quiet);
   RankGroup alone;
-  RETURN_IF_ERROR(resolve_run(config_, flags_.resume, alone));
+  ASSIGN_OR_RETURN(const std::optional<MachineSheet> sheet, measured());
+  RETURN_IF_ERROR(resolve_run(config_, flags_.resume, alone, sheet));
   return run_train(config_, flags_);
 }
 
@@ -73,7 +88,10 @@ Status TrainCommand::share_settings(RankGroup& ranks, Status mine) {
   ASSIGN_OR_RETURN(const int64_t resumes, ranks.most(ranks.rank() == 0 && flags_.resume));
   RETURN_IF_ERROR(take_settings_of_rank_0(table_, before, ranks));
   flags_.resume = resumes != 0;
-  RETURN_IF_ERROR(resolve_run(config_, flags_.resume, ranks));
+  Result<std::optional<MachineSheet>> sheet = std::optional<MachineSheet>();
+  if (ranks.rank() == 0) sheet = measured();
+  RETURN_IF_ERROR(ranks.agree(sheet.status()));
+  RETURN_IF_ERROR(resolve_run(config_, flags_.resume, ranks, sheet.value()));
   RETURN_IF_ERROR(take_settings_of_rank_0(table_, "", ranks));
   return ranks.agree(config_.validate());
 }

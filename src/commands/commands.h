@@ -12,6 +12,7 @@
 #include "config/run_config.h"
 #include "model/sampling.h"
 #include "parallel/rank_group.h"
+#include "plan/machine/machine_sheet.h"
 
 namespace pagoda {
 
@@ -22,8 +23,10 @@ struct TrainFlags {
 // Makes numbers of what a run leaves to the program: train.micro_batch_tokens, train.shards and
 // data.chat_date; a resumed run has its checkpoint's. `config` has passed validate_for_training().
 // With several ranks all of them call it together, with the same options but for local ones, and
-// have to take rank 0's after it.
-Status resolve_run(RunConfig& config, bool resume, RankGroup& ranks);
+// have to take rank 0's after it. `measured`: the machine, by whose rates parallel.layout and what
+// zebra leaves open are chosen; none: a rough sheet of it.
+Status resolve_run(RunConfig& config, bool resume, RankGroup& ranks,
+                   const std::optional<MachineSheet>& measured = {});
 
 // `config` has passed resolve_run(). With several ranks all of them call it together, with the same
 // options but for local ones; rank 0 alone prints and writes the run's folder. kStopped after a

@@ -46,10 +46,11 @@ void say_what_is_kept(const HfFolder& folder, double correction_speed) {
 
 }  // namespace
 
-Status resolve_run(RunConfig& config, bool resume, RankGroup& ranks) {
+Status resolve_run(RunConfig& config, bool resume, RankGroup& ranks,
+                   const std::optional<MachineSheet>& measured) {
   RETURN_IF_ERROR(ranks.agree(HfFolder::open(config.model.path).status()));
   RETURN_IF_ERROR(choose_micro_batch(config, resume, ranks));
-  RETURN_IF_ERROR(ranks.agree(choose_zebra(config, ranks)));
+  RETURN_IF_ERROR(ranks.agree(choose_zebra(config, ranks, measured)));
   return ranks.agree(ranks.rank() == 0 ? choose_chat_date(config, resume) : Status());
 }
 

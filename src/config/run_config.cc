@@ -98,7 +98,7 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
   t.add("layout", c.parallel.layout, {"auto", "experts", "zebra"}, kRunOnly,
         "order of the devices' work: experts: all compute a layer's experts together; zebra: "
         "devices that attend and those with the experts work at different train.chunks at a time; "
-        "auto: experts");
+        "auto: experts, or with a sheet that has the run's devices the faster of both");
   t.add_or_auto("attention_devices", c.parallel.attention_devices, kRunOnly,
                 "devices that share all work but the experts'; auto: all, or as many as there are "
                 "train.shards; in zebra as planned",

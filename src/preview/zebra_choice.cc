@@ -6,9 +6,11 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "plan/machine/device_profile.h"
 #include "plan/machine/task_costs.h"
 #include "plan/step/pages.h"
 #include "plan/zebra/run_zebra.h"
+#include "preview/layout_choice.h"
 #include "preview/model_sizes.h"
 #include "preview/this_machine.h"
 
@@ -33,16 +35,6 @@ std::string joined(const std::vector<std::string>& texts) {
   return all;
 }
 
-// The experts of a layer whose rows of a chunk are the waves that a device has room for, where all
-// have as many rows.
-int64_t kept_in_waves(const ModelShape& model, const RunSetup& setup) {
-  const WorkspaceSize& size = setup.size;
-  const int64_t tokens = size.microbatches / size.sums.chunks * size.microbatch_tokens;
-  const int64_t rows = div_ceil(tokens * model.experts_per_token, model.num_experts);
-  const int64_t group = setup.plan.group_blocks > 0 ? setup.plan.group_blocks : kMostTogether;
-  return waves_in_flight(setup.num_devices()) * group / div_ceil(rows, kRowBlock);
-}
-
 int64_t attending(const RunSetup& setup) {
   std::vector<int> devices = setup.size.shard_device;
   std::sort(devices.begin(), devices.end());
@@ -51,13 +43,29 @@ int64_t attending(const RunSetup& setup) {
 
 }  // namespace
 
+int64_t most_kept_experts(const ModelShape& model, const RunSetup& setup) {
+  const WorkspaceSize& size = setup.size;
+  const int64_t tokens = size.microbatches / size.sums.chunks * size.microbatch_tokens;
+  const int64_t rows = div_ceil(tokens * model.experts_per_token, model.num_experts);
+  const int64_t group = setup.plan.group_blocks > 0 ? setup.plan.group_blocks : kMostTogether;
+  return waves_in_flight(setup.num_devices()) * group / div_ceil(rows, kRowBlock);
+}
+
 void choose_zebra(const ModelShape& model, const MachineSheet& sheet, const RunConfig& config,
                   RunSetup& setup) {
   if (!is_open(config) || model.num_experts == 0) return;
   OpenZebra open;
   open.most_attending = std::min<int64_t>(setup.size.sums.shards, setup.num_devices() - 1);
-  open.most_kept = kept_in_waves(model, setup);
+  open.most_kept = most_kept_experts(model, setup);
   if (config.parallel.attention_devices > 0) open.attention_devices = attending(setup);
+  const MachineSheet::Profile& profiled = sheet.profile;
+  const bool all_fit =
+      profiled.most_kept > 0 && profiled.least_kept <= profiled.most_kept * open.most_attending;
+  if (all_fit && profiled.model ==
+                     profile_key(model, setup.size.microbatch_tokens, config.data.sequence_len)) {
+    open.least_in_all = profiled.least_kept;
+    open.most_in_all = profiled.most_kept;
+  }
   if (!config.auto_offloaded()) open.offloaded = setup.offloaded;
   if (!config.auto_lags()) open.lags = setup.lags;
   const auto with = [&](int64_t devices, int64_t offloaded) {
@@ -77,13 +85,33 @@ void choose_zebra(const ModelShape& model, const MachineSheet& sheet, const RunC
   setup.lags = run.lags;
 }
 
-Status choose_zebra(RunConfig& config, RankGroup& ranks) {
+namespace {
+
+// Chooses for a run of one process, by measurements.
+Status choose_layout(RunConfig& config, const MachineSheet& measured) {
+  ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
+  ASSIGN_OR_RETURN(const LayoutChoice choice, choose_layout(model, measured, config));
+  if (choice.experts_s > 0) {
+    log_info(
+        strf("parallel.layout %s, as planned for %s: %.3f s a step with zebra, %.3f s with "
+             "experts",
+             choice.zebra() ? "zebra" : "experts", measured.machine.name.c_str(), choice.zebra_s,
+             choice.experts_s));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status choose_zebra(RunConfig& config, RankGroup& ranks,
+                    const std::optional<MachineSheet>& measured) {
+  if (measured && ranks.alone()) RETURN_IF_ERROR(choose_layout(config, *measured));
   if (!is_open(config)) return Status();
   RunSetup setup = run_setup(config);
   RETURN_IF_ERROR(join_ranks(config, ranks, setup));
   if (ranks.rank() > 0) return Status();
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
-  const MachineSheet machine = this_machine_sheet(config.gpus());
+  const MachineSheet machine = measured ? *measured : this_machine_sheet(config.gpus());
   choose_zebra(model.shape, machine, config, setup);
   RunConfig::Parallel& parallel = config.parallel;
   parallel.attention_devices = attending(setup);

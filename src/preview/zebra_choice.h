@@ -2,12 +2,18 @@
 // parallel.lags where they are "auto" (plan/zebra/run_zebra.h). No bit depends on it.
 #pragma once
 
+#include <optional>
+
 #include "config/run_config.h"
 #include "parallel/rank_group.h"
 #include "plan/machine/machine_sheet.h"
 #include "train/run_setup.h"
 
 namespace pagoda {
+
+// The experts of a layer whose rows of a chunk are the waves that a device has room for, where all
+// have as many rows (OpenZebra::most_kept). REQUIRES: experts.
+int64_t most_kept_experts(const ModelShape& model, const RunSetup& setup);
 
 // Sets in a setup of `config` what is open, by the sheet's costs. Without zebra nothing is.
 // REQUIRES: check_model(model), sheet.check().
@@ -16,7 +22,10 @@ void choose_zebra(const ModelShape& model, const MachineSheet& sheet, const RunC
 
 // The same for a run that begins or goes on: replaces "auto" by numbers, and logs them. All ranks
 // call it together with rank 0's settings; rank 0 chooses for all, by its own machine, and only its
-// settings get the numbers. Returns the errors of read_model_sizes and join_ranks.
-Status choose_zebra(RunConfig& config, RankGroup& ranks);
+// settings get the numbers. `measured`: rank 0's machine; none: a rough sheet of it. Where that has
+// the profile of its devices, a run of one process gets its layout too (preview/layout_choice.h).
+// Returns the errors of read_model_sizes, join_ranks and choose_layout.
+Status choose_zebra(RunConfig& config, RankGroup& ranks,
+                    const std::optional<MachineSheet>& measured = {});
 
 }  // namespace pagoda

@@ -208,6 +208,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.sums = size.sums;
   shape.zebra = setup.zebra;
   shape.lags = setup.lags;
+  shape.order = setup.order;
   shape.microbatch_tokens = size.microbatch_tokens;
   shape.row_block = kRowBlock;
   shape.group_blocks = size.group_blocks;

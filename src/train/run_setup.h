@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "plan/machine/model_shape.h"
 #include "plan/memory/group_choice.h"
 #include "plan/memory/memory_plan.h"
+#include "plan/step/action.h"
 #include "plan/step/assignment.h"
 #include "plan/step/run_shape.h"
 #include "train/executor.h"
@@ -29,6 +31,7 @@ struct RunSetup {
   ShareKind shares = ShareKind::kSpeed;
   bool zebra = false;  // RunShape's, and lags
   Lags lags = {};
+  std::shared_ptr<const ActionList> order = {};  // RunShape's
   // [layer], or one for all: experts that zebra leaves where attention is.
   std::vector<int64_t> offloaded = {0};
   bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can

@@ -289,6 +289,49 @@ TEST_F(BenchTest, Machine) {
   expect_refused({"machine", "--out", dir_.file("none/mine.toml")}, 73, "create it");
 }
 
+// With a run file the sheet has the costs of the run's devices, by which `plan` takes a layout. How
+// slow they are found to be is a quiet machine's to say.
+TEST_F(BenchTest, MachineOfARun) {
+  std::filesystem::create_directory(dir_.file("model"));
+  put_file(dir_.file("model/config.json"), kStepConfig);
+  put_file(dir_.file("run.toml"), "[model]\npath = \"" + dir_.file("model") + R"("
+[data]
+sequence_len = 32
+[train]
+devices = ["cpu/2", "cpu/2:6"]
+tokens_per_step = 128
+micro_batch_tokens = 32
+chunks = 2
+[memory]
+device = "1GiB"
+host = "1GiB"
+)");
+  const std::string sheet = dir_.file("mine.toml");
+  const ProcessResult measured = run({"machine", dir_.file("run.toml"), "--device", "cpu", "--dir",
+                                      disk_, "--bytes", "16MiB", "--rounds", "2", "--out", sheet});
+  ASSERT_EQ(measured.code, 0) << measured.err;
+  EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "something was left behind";
+  EXPECT_NE(measured.err.find("\ncpu/2:6   "), std::string::npos) << measured.err;
+  const std::string text = get_file(sheet);
+  for (const char* part : {"devices = [\"cpu/2\", \"cpu/2:6\"]", "cpu/2, attention: ",
+                           "cpu/2:6, expert backward: ", "experts of 96, 2 of them a token"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " of\n" << text;
+  }
+  const auto plan = [&](const std::string& layout) {
+    return Process({PAGODA_BINARY, "plan", dir_.file("run.toml"), "--parallel.layout", layout,
+                    "--machine", sheet, "--json"},
+                   dir_.file("plan"))
+        .wait();
+  };
+  const ProcessResult by_itself = plan("auto"), zebra = plan("zebra"), experts = plan("experts");
+  ASSERT_EQ(by_itself.code, 0) << by_itself.err;
+  const auto step_s = [](const ProcessResult& result) {
+    return nlohmann::json::parse(result.out).at("step").at("step_s").get<double>();
+  };
+  EXPECT_DOUBLE_EQ(step_s(by_itself), std::min(step_s(zebra), step_s(experts)));
+  expect_refused({"machine", dir_.file("none.toml"), "--dir", disk_}, 66, "none.toml");
+}
+
 TEST_F(BenchTest, WrongCommandLines) {
   expect_refused({}, 2, "no command given");
   expect_refused({"dsik"}, 2, "did you mean \"disk\"?");

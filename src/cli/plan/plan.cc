@@ -11,6 +11,7 @@
 #include "cli/run_command.h"
 #include "cli/sheet_file.h"
 #include "plan/search/cluster_changes.h"
+#include "preview/layout_choice.h"
 #include "preview/this_machine.h"
 
 namespace pagoda {
@@ -204,6 +205,7 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
     ASSIGN_OR_RETURN(config_.train.micro_batch_tokens,
                      choose_micro_batch_tokens(model, config_, machine, kCoarsePlan));
   }
+  RETURN_IF_ERROR(choose_layout(model, machine, config_).status());
   ASSIGN_OR_RETURN(RunForecast plan, forecast_run(model, config_, machine, kFinePlan));
   PlanReport report{model, config_, machine, std::move(plan), tokens_, {}, {}};
   if (report.plan.fits.ok()) {

@@ -1,5 +1,6 @@
 #include "plan/machine/machine_sheet.h"
 
+#include "plan/machine/device_profile.h"
 #include "plan/refusals.h"
 
 namespace pagoda {
@@ -41,6 +42,14 @@ void declare_rest(MachineSheet& m, OptionTable& t) {
   t.section("link", "Between devices");
   t.add("gb_s", m.link.gb_s, kRunOnly, "of a device, each way");
   t.add("latency_us", m.link.latency_us, kRunOnly, "of a message");
+  t.section("profile", "Devices of a run, measured by bench machine RUN");
+  t.add("model", m.profile.model, kRunOnly, "what the costs were measured with");
+  t.add("devices", m.profile.devices, kRunOnly, "as train.devices names them");
+  t.add("costs", m.profile.costs, kRunOnly, "device, task: us of a task, and of each of its units");
+  t.add("least_kept", m.profile.least_kept, kRunOnly,
+        "experts of all layers that devices with experts alone cannot hold");
+  t.add("most_kept", m.profile.most_kept, kRunOnly,
+        "experts of all layers that a device which attends can hold");
 }
 
 Status check_between(const char* key, double value, double least, double most) {
@@ -98,6 +107,7 @@ Status check_rest(const MachineSheet& m) {
   RETURN_IF_ERROR(check_sheet_rate("disk.write_gb_s", m.disk.write_gb_s));
   RETURN_IF_ERROR(check_sheet_amount("disk.latency_us", m.disk.latency_us));
   RETURN_IF_ERROR(check_sheet_amount("disk.tbw", m.disk.tbw));
+  RETURN_IF_ERROR(check_profile(m.profile));
   RETURN_IF_ERROR(check_sheet_amount("link.latency_us", m.link.latency_us));
   return m.device.count > 1 ? check_sheet_rate("link.gb_s", m.link.gb_s)
                             : check_sheet_amount("link.gb_s", m.link.gb_s);

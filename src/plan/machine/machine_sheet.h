@@ -68,6 +68,18 @@ struct MachineSheet {
     double latency_us = 0;
   } link;
 
+  // What `pagoda bench machine RUN` found of a run's devices, each by itself (HeterMoE section 5,
+  // plan/machine/device_profile.h). Empty: nothing was measured.
+  struct Profile {
+    std::string model;                 // the sizes it holds for (profile_key)
+    std::vector<std::string> devices;  // as train.devices names them
+    // What tasks take, "cpu/8:24, attention: 120.5 3.25": us of a task, and of each of its units.
+    std::vector<std::string> costs;
+    // Experts of all layers that those which attend must keep, since the others cannot hold them,
+    // and that each of them can hold.
+    int64_t least_kept = 0, most_kept = 0;
+  } profile;
+
   // Adds every key to `table`, which then refers to this object.
   void declare(OptionTable& table);
   // kUsage naming the key: rates that no machine has, amounts below zero, sizes that are missing or

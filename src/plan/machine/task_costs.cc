@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/si_units.h"
+#include "plan/machine/device_profile.h"
 #include "plan/machine/work_cost.h"
 
 namespace pagoda {
@@ -34,6 +35,7 @@ class Costs {
   const WorkClock clock_;
   const ModelCost model_;
   const WorkSizes sizes_;
+  const std::string profile_key_;
 };
 
 Costs::Costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
@@ -44,7 +46,8 @@ Costs::Costs(const MachineSheet& sheet, const ModelShape& model, const RunShape&
       clock_(sheet, static_cast<double>(work.sequence_len)),
       model_(model_cost(model).take()),
       sizes_{static_cast<double>(model.hidden_size), static_cast<double>(work.sequence_len),
-             static_cast<double>(run.dtype_bytes)} {}
+             static_cast<double>(run.dtype_bytes)},
+      profile_key_(profile_key(model, run.microbatch_tokens, work.sequence_len)) {}
 
 // The layers of a kind are alike. Without one its tasks do not run.
 LayerWork Costs::layer(bool moe) const {
@@ -147,12 +150,20 @@ void Costs::moves(MachineProfile& p) const {
 }
 
 // A device of some of the cores, which a slowed one leaves idle in between. What copies has one.
+// What was measured there takes what it took, unless tasks here stand for several.
 TaskCosts Costs::of_device(const MachineProfile& p, const DeviceSetup& device) const {
   TaskCosts costs = p.tasks;
   for (size_t kind = 0; kind < costs.size(); ++kind) {
     if (costs[kind].cores < p.cores) continue;
     costs[kind] = costs[kind].slower(p.cores / device.threads);
     costs[kind] = costs[kind].slower(device.throttle.of(static_cast<TaskKind>(kind)));
+  }
+  const std::optional<MeasuredCosts> measured =
+      work_.coarseness == Coarseness() ? measured_costs(sheet_.profile, profile_key_, device.name)
+                                       : std::nullopt;
+  for (size_t kind = 0; measured && kind < costs.size(); ++kind) {
+    const std::optional<Cost>& own = (*measured)[kind];
+    if (own) costs[kind] = {own->fixed_s, own->unit_s, costs[kind].cores, costs[kind].memory};
   }
   return costs;
 }

@@ -45,6 +45,7 @@ ActionList microbatch_major(const RunShape& shape, PassExtent extent) {
 }
 
 ActionList make_actions(const RunShape& shape, PassExtent extent) {
+  if (shape.order && extent == PassExtent::kStep) return *shape.order;
   if (shape.rounds() > 1) return zebra_actions(shape, extent);
   return shape.options.microbatch_major ? microbatch_major(shape, extent)
                                         : layer_major(shape, extent);

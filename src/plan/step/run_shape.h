@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "plan/step/lags.h"
@@ -54,6 +55,8 @@ struct DeviceRange {
   bool contains(int device) const { return device >= first && device < end(); }
 };
 
+struct Action;
+
 struct RunShape {
   int64_t num_layers = 0;
   std::vector<uint8_t> is_moe;  // (num_layers)
@@ -73,6 +76,9 @@ struct RunShape {
   // attention of one goes beside experts of another (plan/step/zebra_actions.h).
   bool zebra = false;
   Lags lags = {};
+  // A training step takes these actions in place of its generator's, to study other orders of the
+  // same actions (join_orders); empty: the generator's.
+  std::shared_ptr<const std::vector<Action>> order = {};
   SumShape sums = {};
   // [shard] the device that attends to its microbatches: it computes everything but their experts.
   // Empty: device 0 attends to all.

@@ -195,8 +195,12 @@ ZebraOrders zebra_orders(const RunShape& shape, PassExtent extent) {
   return Orders(shape, extent).make();
 }
 
+ActionList join_orders(const RunShape& shape, const ZebraOrders& orders, PassExtent extent) {
+  return Join(shape).join(orders, extent);
+}
+
 ActionList zebra_actions(const RunShape& shape, PassExtent extent) {
-  return Join(shape).join(zebra_orders(shape, extent), extent);
+  return join_orders(shape, zebra_orders(shape, extent), extent);
 }
 
 bool lags_wait_for_each_other(const Lags& lags, bool last_is_moe, int64_t chunks) {

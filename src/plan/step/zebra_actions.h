@@ -20,6 +20,10 @@ struct ZebraOrders {
 };
 ZebraOrders zebra_orders(const RunShape& shape, PassExtent extent);
 
+// The list of both kinds' actions, each kind in its own order, with what comes before, between and
+// behind them. REQUIRES: the actions of zebra_orders(), which do not wait for each other.
+ActionList join_orders(const RunShape& shape, const ZebraOrders& orders, PassExtent extent);
+
 // REQUIRES: the lags do not wait for each other.
 ActionList zebra_actions(const RunShape& shape, PassExtent extent);
 

@@ -133,18 +133,6 @@ int64_t layers_with_experts(const std::vector<uint8_t>& is_moe) {
   return std::ranges::count_if(is_moe, [](uint8_t moe) { return moe != 0; });
 }
 
-// Evenly, more of them in the later layers with experts.
-std::vector<int64_t> spread(int64_t experts, const std::vector<uint8_t>& is_moe) {
-  const int64_t layers = layers_with_experts(is_moe);
-  std::vector<int64_t> offloaded;
-  int64_t i = 0;
-  for (const uint8_t moe : is_moe) {
-    offloaded.push_back(moe != 0 ? (i + 1) * experts / layers - i * experts / layers : 0);
-    i += moe != 0;
-  }
-  return offloaded;
-}
-
 // Candidates with one number of devices that attend.
 class ZebraRunSearch {
  public:
@@ -159,7 +147,7 @@ class ZebraRunSearch {
     const auto last = static_cast<int32_t>(shape_.rounds() - 1);
     const Lags lags = open_.lags.value_or(Lags{last, last, last});
     if (layers == 0 || open_.offloaded) {
-      consider(open_.offloaded.value_or(spread(0, shape_.is_moe)), lags);
+      consider(open_.offloaded.value_or(spread_experts(0, shape_.is_moe)), lags);
     } else {
       try_spread(0, shape_.num_experts * layers, lags);
     }
@@ -182,12 +170,13 @@ class ZebraRunSearch {
 
   void try_spread(int64_t least, int64_t most, const Lags& lags) {
     const int64_t layers = layers_with_experts(shape_.is_moe);
-    least = std::max<int64_t>(0, least);
+    least = std::max(open_.least_in_all, least);
     const int64_t of_layer =
         std::min(shape_.num_experts / best_.attention_devices, open_.most_kept);
-    most = std::min(of_layer * best_.attention_devices * layers, most);
+    const int64_t of_device = std::min(of_layer * layers, open_.most_in_all);
+    most = std::max(least, std::min(of_device * best_.attention_devices, most));
     const int64_t step = std::max<int64_t>(1, div_ceil(most - least, 2 * kPoints));
-    for (int64_t n = least; n <= most; n += step) consider(spread(n, shape_.is_moe), lags);
+    for (int64_t n = least; n <= most; n += step) consider(spread_experts(n, shape_.is_moe), lags);
   }
 
   const ChunkTimes& times_of(int64_t layer, int64_t offloaded) {
@@ -224,6 +213,17 @@ class ZebraRunSearch {
 };
 
 }  // namespace
+
+std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>& is_moe) {
+  const int64_t layers = layers_with_experts(is_moe);
+  std::vector<int64_t> offloaded;
+  int64_t i = 0;
+  for (const uint8_t moe : is_moe) {
+    offloaded.push_back(moe != 0 ? (i + 1) * experts / layers - i * experts / layers : 0);
+    i += moe != 0;
+  }
+  return offloaded;
+}
 
 ActionTimes run_times(const RunShape& shape, const MachineProfile& profile) {
   ActionTimes times;

@@ -19,6 +19,9 @@ namespace pagoda {
 // kind takes as long as the slowest of it. REQUIRES: tasks as they run, not taken together.
 ActionTimes run_times(const RunShape& shape, const MachineProfile& profile);
 
+// [layer] so many experts in all, evenly over the layers that have some, more in the later ones.
+std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>& is_moe);
+
 struct ZebraRun {
   int64_t attention_devices = 1;
   std::vector<int64_t> offloaded;  // [layer] experts that devices which attend keep
@@ -36,6 +39,9 @@ struct OpenZebra {
   // Experts of a layer that each of these keeps, at most. With more than the waves on their way
   // have room for, the devices would wait for each other, which the clock does not see.
   int64_t most_kept = std::numeric_limits<int64_t>::max();
+  // Experts of all layers that are kept at least, and on each of these devices at most (n_min and
+  // n_max of HeterMoE).
+  int64_t least_in_all = 0, most_in_all = std::numeric_limits<int64_t>::max();
   std::optional<int64_t> attention_devices;
   std::optional<std::vector<int64_t>> offloaded;
   std::optional<Lags> lags;

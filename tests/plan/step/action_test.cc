@@ -124,6 +124,29 @@ TEST(Actions, ZebraPutsExpertsAsEarlyAsTheyGo) {
   EXPECT_EQ(make_actions(shape, PassExtent::kStep), expected);
 }
 
+// An order that no lags make: the second chunk's first layer waits for the first chunk's second.
+TEST(Actions, AStepTakesAnOrderThatIsGiven) {
+  RunShape shape;
+  shape.num_layers = 2;
+  shape.is_moe = {1, 1};
+  shape.microbatches = shape.sums.chunks = 2;
+  shape.zebra = true;
+  shape.lags = {1, 1, 1};
+  const ActionList usual = zebra_actions(shape, PassExtent::kStep);
+  ZebraOrders orders = zebra_orders(shape, PassExtent::kStep);
+  EXPECT_EQ(join_orders(shape, orders, PassExtent::kStep), usual);
+  // Attention of both chunks in layer 0, then of both in layer 1.
+  ASSERT_EQ(orders.attention[1].layer, 0);
+  ASSERT_EQ(orders.attention[2].layer, 1);
+  std::swap(orders.attention[1], orders.attention[2]);
+  const ActionList other = join_orders(shape, orders, PassExtent::kStep);
+  EXPECT_NE(other, usual);
+  EXPECT_EQ(other.size(), usual.size());
+  shape.order = std::make_shared<const ActionList>(other);
+  EXPECT_EQ(make_actions(shape, PassExtent::kStep), other);
+  EXPECT_EQ(make_actions(shape, PassExtent::kForward), zebra_actions(shape, PassExtent::kForward));
+}
+
 // Whether the orders of both kinds of device can be joined, found by joining them here.
 bool can_join(const RunShape& shape) {
   auto [attention, experts] = zebra_orders(shape, PassExtent::kStep);

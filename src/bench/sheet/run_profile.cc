@@ -1,0 +1,242 @@
+#include "bench/sheet/run_profile.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "bench/race/available_memory.h"
+#include "bench/random_batch.h"
+#include "bench/random_weights.h"
+#include "config/zebra_config.h"
+#include "offload/scratch_folder.h"
+#include "plan/machine/device_profile.h"
+#include "plan/step/task_table.h"
+#include "preview/kept_experts.h"
+#include "preview/model_sizes.h"
+#include "train/task_times.h"
+#include "train/trainer.h"
+
+namespace pagoda {
+namespace {
+
+constexpr double kProfileRate = 1e-5;
+constexpr int64_t kProfileRoom = int64_t{1} << 40;  // more memory than anything needs
+constexpr int64_t kMicrobatches = 2;         // of a step here
+
+// The first layers, up to two with experts; so many experts that a row block each is seldom full.
+ModelConfig first_layers(ModelConfig model) {
+  int64_t moe = 0, layers = 0;
+  while (layers < model.num_layers && moe < 2) moe += model.is_moe_layer(layers++) ? 1 : 0;
+  model.num_layers = layers;
+  model.next_token_layers = 0;
+  for (auto* of_layers : {&model.conv_layers, &model.sliding_layers}) {
+    if (!of_layers->empty()) of_layers->resize(static_cast<size_t>(layers));
+  }
+  std::erase_if(model.mlp_only_layers, [&](int64_t layer) { return layer >= layers; });
+  if (model.expert_groups == 1) {
+    model.num_experts =
+        std::min(model.num_experts, std::max<int64_t>(8, 4 * model.experts_per_token));
+  }
+  return model;
+}
+
+// One device of the run, by itself.
+class ProfiledDevice {
+ public:
+  ProfiledDevice(const RunConfig& config, const DeviceSetup& device, const ModelConfig& model,
+                 const std::string& directory, const std::string& file_name)
+      : model_(model) {
+    RunConfig alone = config;
+    alone.train.devices = {device.name};
+    alone.parallel = {};
+    alone.train.chunks = alone.train.expert_shards = 1;
+    alone.train.shards = 0;
+    alone.train.tokens_per_step = kMicrobatches * config.train.micro_batch_tokens;
+    alone.train.save_steps = 0;
+    alone.memory.disk = {directory};
+    options_ = session_options(alone);
+    options_.devices = {device};
+    options_.devices.front().rank = 0;
+    options_.file_name = file_name;
+    options_.device_bytes = options_.host_bytes = kProfileRoom;
+  }
+
+  Status open(Storage* storage) {
+    ASSIGN_OR_RETURN(const MemoryPlan plan, Session::plan(model_, options_));
+    options_.device_bytes = plan.whole_device_bytes;
+    options_.host_bytes = plan.min_host_bytes;
+    RETURN_IF_ERROR(check_available(plan.whole_device_bytes + plan.min_host_bytes));
+    ASSIGN_OR_RETURN(session_, Session::create(model_, options_, storage));
+    RandomWeights weights(model_);
+    RETURN_IF_ERROR(load_weights(weights, *session_));
+    ledger_ = std::make_unique<Ledger>(false, 0,
+                                       std::vector<int64_t>(session_->table().records.size(), 0));
+    runner_ = std::make_unique<StepRunner>(session_.get(), ledger_.get(),
+                                           session_->options().adam.clip_norm);
+    RETURN_IF_ERROR(step());
+    times_ = std::make_unique<TaskTimes>(&session_->shape());
+    session_->executor().time_tasks(times_.get());
+    return Status();
+  }
+
+  Status step() {
+    RETURN_IF_ERROR(stop_status("measuring"));
+    RETURN_IF_ERROR(runner_->train(random_batch(*session_, random_), kProfileRate).status());
+    session_->pager().drain();
+    if (times_ != nullptr) ++steps_;
+    return session_->pager().status();
+  }
+
+  void close() {
+    if (session_ == nullptr) return;
+    session_->executor().time_tasks(nullptr);
+    runner_.reset();
+    session_->remove_files();
+  }
+
+  MeasuredCosts costs() const {
+    MeasuredCosts costs;
+    for (size_t kind = 0; kind < costs.size(); ++kind) {
+      const std::vector<CostSample>& samples = times_->of(static_cast<TaskKind>(kind));
+      if (!samples.empty()) costs[kind] = fit_cost(samples, 1);
+    }
+    // Rows that come from or go to another device take the same copies.
+    costs[static_cast<size_t>(TaskKind::kPlaceRows)] =
+        costs[static_cast<size_t>(TaskKind::kPackRows)] =
+            costs[static_cast<size_t>(TaskKind::kDispatch)];
+    return costs;
+  }
+
+  // Seconds of a microbatch in one layer with experts.
+  double attention_s() const {
+    using enum TaskKind;
+    return seconds(
+        {kAttention, kRoute, kResidual, kRouteReplay, kRouteBackward, kAttentionBackward});
+  }
+  double experts_s() const { return seconds({TaskKind::kExpert, TaskKind::kExpertBackward}); }
+
+ private:
+  double seconds(std::initializer_list<TaskKind> kinds) const {
+    double sum = 0;
+    for (const TaskKind kind : kinds) {
+      for (const CostSample& sample : times_->of(kind)) sum += sample.seconds;
+    }
+    const int64_t layers = session_->config().num_moe_layers();
+    return sum / static_cast<double>(layers * steps_ * kMicrobatches);
+  }
+
+  ModelConfig model_;
+  SessionOptions options_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Ledger> ledger_;
+  std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<TaskTimes> times_;
+  int64_t steps_ = 0;  // timed
+  std::mt19937 random_{7};
+};
+
+RunProfile::Device figures(const std::string& name, const ProfiledDevice& device,
+                           const ProfiledDevice& core) {
+  const double attention_s = device.attention_s(), experts_s = device.experts_s();
+  return {name, attention_s, experts_s, attention_s / core.attention_s(),
+          experts_s / core.experts_s()};
+}
+
+// The devices take turns.
+Status measure(std::vector<std::unique_ptr<ProfiledDevice>>& devices, Storage* storage,
+               int rounds) {
+  for (const auto& device : devices) RETURN_IF_ERROR(device->open(storage));
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < devices.size(); ++i) {
+      set_status_line(strf("bench machine: device %zu of %zu, round %d of %d", i + 1,
+                           devices.size(), round + 1, rounds));
+      RETURN_IF_ERROR(devices[i]->step());
+    }
+  }
+  set_status_line("");
+  return Status();
+}
+
+// The run's devices, one of each name.
+std::vector<DeviceSetup> different(const RunConfig& config) {
+  std::vector<DeviceSetup> different;
+  for (const DeviceSetup& device : session_options(config).devices) {
+    const bool known = std::any_of(different.begin(), different.end(),
+                                   [&](const auto& other) { return other.name == device.name; });
+    if (!known) different.push_back(device);
+  }
+  return different;
+}
+
+}  // namespace
+
+Result<RunProfile> profile_run(const RunConfig& config, const std::string& directory, int rounds) {
+  if (!config.gpus().empty()) {
+    return Status(Exit::kUsage,
+                  "train.devices: a run's profile is measured on CPU devices; a machine's GPUs are "
+                  "alike, and bench machine without a run file has their rates");
+  }
+  ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
+  if (config.train.micro_batch_tokens == 0) {
+    return Status(Exit::kUsage, "train.micro_batch_tokens: a profile needs a number of tokens");
+  }
+  if (model.shape.num_experts == 0) {
+    return Status(Exit::kUsage, config.model.path + " has no experts to profile");
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Storage> storage, open_storage(IoKind::kAuto, directory));
+  ScratchFolder scratch(directory);
+  RETURN_IF_ERROR(scratch.create());
+  const ModelConfig first = first_layers(model.config);
+  std::vector<std::unique_ptr<ProfiledDevice>> devices;
+  const std::vector<DeviceSetup> setups = different(config);
+  for (size_t i = 0; i <= setups.size(); ++i) {
+    const DeviceSetup setup = i < setups.size() ? setups[i] : DeviceSetup{.name = "cpu"};
+    devices.push_back(std::make_unique<ProfiledDevice>(config, setup, first, scratch.path(),
+                                                       strf("device-%zu", devices.size())));
+  }
+  const Status status = measure(devices, storage.get(), rounds);
+  RunProfile found;
+  found.profile.model =
+      profile_key(model.shape, config.train.micro_batch_tokens, config.data.sequence_len);
+  for (size_t i = 0; status.ok() && i < setups.size(); ++i) {
+    add_device(setups[i].name, devices[i]->costs(), found.profile);
+    found.devices.push_back(figures(setups[i].name, *devices[i], /*core=*/*devices.back()));
+  }
+  for (const auto& device : devices) device->close();
+  RETURN_IF_ERROR(status);
+  RunConfig zebra = config;
+  if (config.parallel.layout == LayoutKind::kAuto) zebra.parallel.layout = LayoutKind::kZebra;
+  if (!check_zebra_run(zebra).ok()) return found;
+  ASSIGN_OR_RETURN(const KeptExperts kept, kept_experts(model.config, zebra));
+  found.profile.least_kept = kept.least;
+  found.profile.most_kept = kept.most;
+  return found;
+}
+
+std::vector<std::string> RunProfile::lines() const {
+  const auto slowest = [&](double Device::*of) {
+    double most = 0;
+    for (const Device& device : devices) most = std::max(most, device.*of);
+    return most;
+  };
+  std::vector<std::string> lines = {
+      "a microbatch in a layer, forward and backward: its time, as a multiple of what one core at "
+      "full speed takes, and the slowest device's time over it (HeterMoE's Figure 2)",
+      "device            attention ms  experts ms   attention  experts   attention  experts"};
+  for (const Device& d : devices) {
+    lines.push_back(strf("%-16s  %12.3f  %10.3f  %10.2f  %7.2f  %10.2f  %7.2f", d.name.c_str(),
+                         1e3 * d.attention_s, 1e3 * d.experts_s, d.attention_slowness,
+                         d.experts_slowness, slowest(&Device::attention_s) / d.attention_s,
+                         slowest(&Device::experts_s) / d.experts_s));
+  }
+  lines.push_back(strf(
+      "experts that fit: devices with experts alone leave at least %lld of all layers, one that "
+      "attends holds at most %lld",
+      (long long)profile.least_kept, (long long)profile.most_kept));
+  return lines;
+}
+
+}  // namespace pagoda

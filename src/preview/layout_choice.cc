@@ -1,0 +1,43 @@
+#include "preview/layout_choice.h"
+
+#include <algorithm>
+
+#include "config/zebra_config.h"
+#include "plan/machine/device_profile.h"
+#include "preview/run_forecast.h"
+
+namespace pagoda {
+namespace {
+
+bool measured(const ModelSizes& model, const MachineSheet& sheet, const RunConfig& config) {
+  const std::string key =
+      profile_key(model.shape, config.train.micro_batch_tokens, config.data.sequence_len);
+  const std::vector<ListedDevice> devices = config.devices();
+  return std::all_of(devices.begin(), devices.end(), [&](const ListedDevice& device) {
+    return measured_costs(sheet.profile, key, device.text()).has_value();
+  });
+}
+
+// 0: it does not fit.
+Result<double> step_s(const ModelSizes& model, const MachineSheet& sheet, const RunConfig& config) {
+  ASSIGN_OR_RETURN(const RunForecast run, forecast_run(model, config, sheet, kFinePlan));
+  return run.step ? run.step->step_s() : 0.0;
+}
+
+}  // namespace
+
+Result<LayoutChoice> choose_layout(const ModelSizes& model, const MachineSheet& sheet,
+                                   RunConfig& config) {
+  LayoutChoice choice;
+  if (config.parallel.layout != LayoutKind::kAuto) return choice;
+  RunConfig zebra = config, experts = config;
+  zebra.parallel.layout = LayoutKind::kZebra;
+  experts.parallel.layout = LayoutKind::kExperts;
+  if (!check_zebra_run(zebra).ok() || !measured(model, sheet, config)) return choice;
+  ASSIGN_OR_RETURN(choice.zebra_s, step_s(model, sheet, zebra));
+  ASSIGN_OR_RETURN(choice.experts_s, step_s(model, sheet, experts));
+  config = choice.zebra() ? zebra : experts;
+  return choice;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,25 @@
+// Chooses parallel.layout where it is "auto", by the measured profile of the run's devices
+// (MachineSheet::Profile). No bit depends on it.
+#pragma once
+
+#include "config/run_config.h"
+#include "plan/machine/machine_sheet.h"
+#include "preview/model_sizes.h"
+
+namespace pagoda {
+
+// Simulated steps of both layouts; 0: not compared.
+struct LayoutChoice {
+  double zebra_s = 0, experts_s = 0;
+  bool zebra() const { return zebra_s > 0 && zebra_s < experts_s; }
+};
+
+// Sets the layout of a run of one process: zebra where its simulated step is the shorter one, in
+// which the planner has chosen what else is open. Where the sheet has no profile of the run's sizes
+// and devices, and where zebra cannot run (a single device or chunk), "auto" stays, which is
+// experts. Returns the errors of forecast_run. REQUIRES: config.validate_for_planning(), a
+// microbatch that is a number.
+Result<LayoutChoice> choose_layout(const ModelSizes& model, const MachineSheet& sheet,
+                                   RunConfig& config);
+
+}  // namespace pagoda
