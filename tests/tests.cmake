@@ -247,6 +247,14 @@ pagoda_bench(device_check testing device_check.cc measured_run.cc random_token_r
 pagoda_bench(plan_check testing plan_check.cc measured_run.cc random_token_run.cc)
 # Prints steps that page beside the least time this machine allows them.
 pagoda_bench(step_bound testing step_bound.cc random_token_run.cc)
+# Prints HeterMoE's tables, executed on devices like its own, beside simulated ones.
+pagoda_bench(zebra_tables testing zebra_tables.cc zebra_runs.cc order_search.cc measured_run.cc
+  random_token_run.cc)
+# Tries most of them on models of no size.
+set_target_properties(zebra_tables PROPERTIES EXCLUDE_FROM_ALL OFF)
+add_test(NAME zebra_tables COMMAND zebra_tables ${PROJECT_BINARY_DIR} --tiny
+  --only overall,orders,errors,spread)
+set_tests_properties(zebra_tables PROPERTIES LABELS for_all)
 # Prints what the planner's algorithms reach where the papers give figures.
 pagoda_bench(planner_figures testing planner_figures.cc)
 

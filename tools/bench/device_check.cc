@@ -122,24 +122,6 @@ SessionOptions Check::options(const Configuration& c, const char* name) const {
   return options;
 }
 
-MachineProfile with_devices(const MeasuredMachine& machine, const Configuration& c,
-                            const Throttle& reference, const SlowLink::Speed& link) {
-  MachineProfile p = machine.profile;
-  p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kDispatch);
-  p.of(TaskKind::kReceive) = {machine.hand_over_s, p.upload.unit_s, 1};
-  if (link.bytes_per_s > 0) p.wire = {link.latency_s, 1 / link.bytes_per_s, 0};
-  for (const Throttle& throttle : c.devices) {
-    TaskCosts costs = p.tasks;
-    for (size_t kind = 0; kind < costs.size(); ++kind) {
-      const auto task = static_cast<TaskKind>(kind);
-      const double factor = throttle.of(task) / reference.of(task);
-      costs[kind] = costs[kind].slower(factor);
-    }
-    p.device_tasks.push_back(costs);
-  }
-  return p;
-}
-
 // Bytes of a step over an average wire.
 double wire_bytes(const MeasuredRun& run) {
   const auto devices = static_cast<double>(run.busy_s().size());
@@ -170,7 +152,7 @@ Check::Overlap Check::overlap(const Configuration& c) {
     wired.measure(kSteps);
     fit_tasks(reference, machine);
     const auto simulate = [&](const MeasuredRun& run, const SlowLink::Speed& wires) {
-      return run.simulate(with_devices(machine, c, c.devices.front(), wires)).step_s;
+      return run.simulate(profile_of(machine, c.devices, c.devices.front(), wires)).step_s;
     };
     const double works = wire_bytes(wired) / link.bytes_per_s;
     measured.push_back(1 - (wired.step_s() - free.step_s()) / works);
@@ -207,7 +189,7 @@ Outcome Check::run(const Configuration& c) {
     run.measure(kSteps);
     fit_tasks(reference, machine);
     const MeasuredRun::Replayed replayed =
-        run.simulate(with_devices(machine, c, reference_throttle, link));
+        run.simulate(profile_of(machine, c.devices, reference_throttle, link));
     outcome.measured_s = run.step_s();
     outcome.simulated_s = replayed.step_s;
     outcome.busy_error = 0;

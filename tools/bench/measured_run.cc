@@ -14,6 +14,7 @@
 #include "bench/sheet/drive.h"
 #include "device/past_cache.h"
 #include "hardware/machine.h"
+#include "plan/step/steady_run.h"
 
 namespace pagoda {
 namespace {
@@ -121,6 +122,41 @@ MeasuredMachine measure_machine(const MeasuredRun& run, Storage* storage,
   return machine;
 }
 
+MachineProfile profile_of(const MeasuredMachine& machine, const std::vector<Throttle>& devices,
+                          const Throttle& reference, const SlowLink::Speed& link) {
+  MachineProfile p = machine.profile;
+  p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kDispatch);
+  p.of(TaskKind::kReceive) = {machine.hand_over_s, p.upload.unit_s, 1};
+  if (link.bytes_per_s > 0) p.wire = {link.latency_s, 1 / link.bytes_per_s, 0};
+  for (const Throttle& throttle : devices) {
+    TaskCosts costs = p.tasks;
+    for (size_t kind = 0; kind < costs.size(); ++kind) {
+      const auto task = static_cast<TaskKind>(kind);
+      costs[kind] = costs[kind].slower(throttle.of(task) / reference.of(task));
+    }
+    p.device_tasks.push_back(costs);
+  }
+  return p;
+}
+
+EvenStep simulate_even(const Session& session, const MachineProfile& profile) {
+  constexpr int kStepsUntilSteady = 4;  // it starts with everything on disk
+  const RunShape& shape = session.shape();
+  const std::vector<SlotClass>& classes = session.memory().classes;
+  const StepPlan plan(shape, session.pages(), {true, session.memory().state_on_device});
+  ExpertForecast forecast(shape, session.pages(), classes);
+  SteadyRun steady(&plan, SteadyRun::Tokens::kEven, &forecast);
+  Simulator simulator(&shape, &session.pages(), profile,
+                      all_on_disk(shape, session.pages(), classes));
+  for (int i = 0; i < kStepsUntilSteady; ++i) {
+    steady.step([&](const StepPiece& piece) { simulator.run(piece); });
+    simulator.end_step();
+  }
+  const Simulated simulated = simulator.finish();
+  return {simulated.step_s.back(), simulated.peak_device_bytes.front(),
+          simulated.ranks.front().peak_host_bytes};
+}
+
 std::string describe_moves(const std::vector<MeasuredMachine>& rounds) {
   using Machine = MeasuredMachine;
   const auto gb_s = [&](Cost MachineProfile::*of) {
@@ -147,10 +183,11 @@ MeasuredRun::MeasuredRun(const HfFolder& folder, Storage* storage, const Session
 }
 
 void MeasuredRun::step() {
-  const StepBatch batch = random_batch(run_.session(), random_);
+  const StepBatch batch = batches_(run_.session(), random_);
   const int64_t cpu = process_cpu_us(), issuing = thread_cpu_us(), start = monotonic_us();
   routings_.push_back(run_.step(batch).routing);
-  step_s_ += seconds_since(start);
+  step_seconds_.push_back(seconds_since(start));
+  step_s_ += step_seconds_.back();
   cpu_s_ += 1e-6 * static_cast<double>(process_cpu_us() - cpu);
   issuing_s_ += 1e-6 * static_cast<double>(thread_cpu_us() - issuing);
 }
@@ -185,6 +222,7 @@ void MeasuredRun::measure(int steps) {
   start_ = session.pager().residency();
   step();
   step_s_ = cpu_s_ = issuing_s_ = 0;
+  step_seconds_.clear();
   auto times = std::make_unique<TaskTimes>(&session.shape());
   session.executor().time_tasks(times.get());
   times_ = std::move(times);
@@ -220,6 +258,7 @@ MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const
   const double first_s = simulated.step_s.front();
   const double steps = static_cast<double>(simulated.step_s.size()) - 1;
   const auto second = simulated.step_s.begin() + 1;
+  replayed.step_seconds.assign(second, simulated.step_s.end());
   replayed.step_s = std::accumulate(second, simulated.step_s.end(), 0.0) / steps;
   for (const SimulatedWork& work : simulated.works) {
     if (work.moves || work.start_s < first_s) continue;

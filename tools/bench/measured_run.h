@@ -30,6 +30,9 @@ double median(const std::vector<Round>& rounds, const Figure& figure) {
   return quantile(values, 0.5);
 }
 
+// Makes the batch of a step.
+using BatchSource = std::function<StepBatch(const Session&, std::mt19937&)>;
+
 // A run on random tokens, the same in every run of the program. It times steps from quiet to quiet
 // and tells the newest timing. A timing's first step finds an idle drive and another session's
 // bytes in the caches: it is replayed, but does not count.
@@ -39,6 +42,8 @@ class MeasuredRun {
   MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options,
               const std::optional<SlowLink::Speed>& link = std::nullopt);
 
+  // Where batches come from, from here on; random_batch() until then.
+  void draw(BatchSource batches) { batches_ = std::move(batches); }
   // Times `steps` steps that count. REQUIRES: steps > 0.
   void measure(int steps);
 
@@ -46,6 +51,8 @@ class MeasuredRun {
   // Averages over steps; work between steps does not count.
   double step_s() const { return step_s_; }
   double cpu_s() const { return cpu_s_; }
+  // Seconds of each of them, of which step_s() is the average.
+  const std::vector<double>& step_seconds() const { return step_seconds_; }
   double issuing_s() const { return issuing_s_; }  // part of step_s, on the thread that issues
   // [device] of a step, how long it computes.
   const std::vector<double>& busy_s() const { return busy_s_; }
@@ -58,6 +65,7 @@ class MeasuredRun {
   // The timing, simulated with the routing it had.
   struct Replayed {
     double step_s = 0;                        // of a step on average
+    std::vector<double> step_seconds{};       // of each
     std::vector<double> busy_s{};             // [device] of a step, how long it computes
     std::array<double, kTaskKinds> task_s{};  // part of step_s, by the kind of task
     int64_t tasks = 0;                        // issued in a step
@@ -71,11 +79,12 @@ class MeasuredRun {
   std::unique_ptr<TaskTimes> times_;  // outlives the run
   RandomTokenRun run_;
   std::mt19937 random_{5};
+  BatchSource batches_ = random_batch;
   DryRun planned_;   // before the timing
   Residency start_;  // the state when the timing begins
   std::vector<Routing> routings_;
   double step_s_ = 0, cpu_s_ = 0, issuing_s_ = 0;
-  std::vector<double> busy_s_;
+  std::vector<double> step_seconds_, busy_s_;
   Link::Count sent_;
   int64_t read_bytes_ = 0, written_bytes_ = 0;
 };
@@ -101,6 +110,17 @@ struct MeasuredMachine {
 // transfers is added: all of a profile but what fits add to it. Takes half a second.
 MeasuredMachine measure_machine(const MeasuredRun& run, Storage* storage,
                                 const std::string& directory);
+// The profile of a run on such devices, by what tasks took on one that was slowed as `reference`.
+// `link`: what transfers between devices are made to take; no rate: nothing.
+MachineProfile profile_of(const MeasuredMachine& machine, const std::vector<Throttle>& devices,
+                          const Throttle& reference, const SlowLink::Speed& link);
+// A step of the session's run in which all experts have equally many tokens, once pages have found
+// their places.
+struct EvenStep {
+  double step_s = 0;
+  int64_t peak_device_bytes = 0, peak_host_bytes = 0;  // most that pages have in slots
+};
+EvenStep simulate_even(const Session& session, const MachineProfile& profile);
 // A line of the medians of it.
 std::string describe_moves(const std::vector<MeasuredMachine>& rounds);
 

@@ -33,7 +33,6 @@
 
 #include "base/bytes.h"
 #include "bench/race/timing.h"
-#include "plan/step/steady_run.h"
 #include "plan/step/task_table.h"
 #include "tools/bench/measured_run.h"
 
@@ -150,27 +149,13 @@ SessionOptions session_options(const Setting& setting, const HfFolder& folder, c
   return options;
 }
 
-// Runs a few steps, starting with everything on disk. Only the last one counts: by then pages have
-// found their places.
 StepNumbers predict(const Session& session, const MeasuredMachine& machine) {
-  constexpr int kStepsUntilSteady = 4;
-  const RunShape& shape = session.shape();
-  const std::vector<SlotClass>& classes = session.memory().classes;
-  const StepPlan plan(shape, session.pages(), {true, session.memory().state_on_device});
   StepNumbers numbers;
   numbers.seconds = machine.step_s([&](const MachineProfile& profile) {
-    ExpertForecast forecast(shape, session.pages(), classes);
-    SteadyRun steady(&plan, SteadyRun::Tokens::kEven, &forecast);
-    Simulator simulator(&shape, &session.pages(), profile,
-                        all_on_disk(shape, session.pages(), classes));
-    for (int i = 0; i < kStepsUntilSteady; ++i) {
-      steady.step([&](const StepPiece& piece) { simulator.run(piece); });
-      simulator.end_step();
-    }
-    const Simulated simulated = simulator.finish();
-    numbers.device_bytes = simulated.peak_device_bytes.front();
-    numbers.host_bytes = simulated.ranks.front().peak_host_bytes;
-    return simulated.step_s.back();
+    const EvenStep step = simulate_even(session, profile);
+    numbers.device_bytes = step.peak_device_bytes;
+    numbers.host_bytes = step.peak_host_bytes;
+    return step.step_s;
   });
   return numbers;
 }

@@ -1,0 +1,118 @@
+// Layouts of a run on unequal CPU devices, trained by turns and simulated: zebra, and what HeterMoE
+// compares it with.
+//
+// What tasks take is measured in the same rounds, on one device that is slowed too, since after a
+// sleep caches are cold. The costs of all devices follow by their factors, and so do the plan of
+// zebra and two simulations of each layout: with the routing that its steps had, and, as a planner
+// would, with equal experts. A round in which the cores were not to be had is repeated and counted.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/step/action.h"
+#include "plan/zebra/run_zebra.h"
+#include "tools/bench/measured_run.h"
+
+namespace pagoda {
+
+// What all layouts of a race train: `chunks` chunks of `width` microbatches, a row each.
+struct TrainedStep {
+  RandomModel model;
+  int64_t chunks = 4, width = 2, row_tokens = 128;
+  int64_t tokens() const { return chunks * width * row_tokens; }
+};
+
+struct Layout {
+  std::string name;
+  std::vector<Throttle> devices;
+  bool zebra = false;
+  // Zebra's, and with one chunk DistEP's: the first devices attend, the others have the experts.
+  int64_t attention_devices = 0;
+  int64_t chunks = 1;
+  ShareKind shares = ShareKind::kSpeed;
+  Lags lags = {};
+  std::vector<int64_t> offloaded = {0};
+  std::shared_ptr<const ActionList> order = {};
+  double exchange = 0;  // about the part of a step that an average wire works; 0: wires are fast
+};
+
+// Everything on each device. EP (HeterMoE): in equal shares.
+Layout expert_parallel(std::string name, std::vector<Throttle> devices, ShareKind shares);
+// Attention on `faster`, experts on `slower`, one after the other: the order of expert parallelism.
+Layout disaggregated(std::string name, const std::vector<Throttle>& faster,
+                     const std::vector<Throttle>& slower);
+
+// "cpu/8:8*2,cpu/10:16"
+std::string names_of(const std::vector<Throttle>& devices);
+// Kept experts and lags.
+std::string describe(const Layout& layout);
+
+// The times of a step.
+struct LayoutTimes {
+  double measured_s = 0, simulated_s = 0, forecast_s = 0;  // simulated with its routing; with equal
+                                                           // experts
+  std::vector<double> busy = {}, simulated_busy = {};      // [device] shares of the step
+  double wire_share = 0;                                   // of an average wire
+  double error() const { return simulated_s / measured_s - 1; }
+};
+
+class LayoutRace {
+ public:
+  // Models and pages go to new folders in `directory`, whose storage it is. `steps`: of a timing.
+  LayoutRace(std::string directory, Storage* storage, const TrainedStep& step, int steps);
+
+  // The plan of zebra on these devices, with lags and, by Asym-EA, kept experts that are chosen by
+  // what the reference took.
+  Layout plan_zebra(std::string name, const std::vector<Throttle>& faster,
+                    const std::vector<Throttle>& slower, bool asym_ea);
+  // The seconds of chunks on the devices of a layout.
+  ActionTimes times_of(const Layout& layout) const;
+  RunShape shape_of(const Layout& layout) const;
+
+  void add(const Layout& layout);
+  // Where the batches of a layout come from; even_batch() until then.
+  void draw_for(const std::string& name, BatchSource batches);
+  // A round is repeated as often at most.
+  void run(int rounds, int most_repeats);
+  // The median over the rounds.
+  LayoutTimes times(const std::string& name) const;
+  // [step] of the newest round.
+  const std::vector<double>& step_seconds(const std::string& name) const;
+  const std::vector<double>& simulated_seconds(const std::string& name) const;
+  const Layout& layout(const std::string& name) const { return entry(name).layout; }
+  int repeats() const { return repeats_; }
+
+ private:
+  struct Entry {
+    Layout layout;
+    SlowLink::Speed link;
+    std::unique_ptr<MeasuredRun> run;
+    std::vector<LayoutTimes> rounds = {};
+    std::vector<double> step_seconds = {}, simulated_seconds = {};
+  };
+  SessionOptions options(const Layout& layout, const std::string& file) const;
+  std::unique_ptr<MeasuredRun> make_run(const Layout& layout, const SlowLink::Speed& link);
+  const Entry& entry(const std::string& name) const;
+  MeasuredMachine measure_reference();
+  LayoutTimes times_now(Entry& entry, const MeasuredMachine& machine) const;
+
+  std::string directory_;
+  Storage* storage_;
+  TrainedStep step_;
+  int steps_;
+  HfFolder folder_;
+  std::unique_ptr<MeasuredRun> reference_;
+  MeasuredMachine machine_;  // the newest
+  std::deque<Entry> entries_;
+  int files_ = 0, repeats_ = 0;
+};
+
+// Tokens drawn so that all are as frequent, and experts about as busy.
+StepBatch even_batch(const Session& session, std::mt19937& random);
+
+}  // namespace pagoda
