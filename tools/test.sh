@@ -24,7 +24,8 @@ asan_tests=(
   utf8_test tokenizer_test tokenizer_refusal_test tokenizer_vectors_test
   token_file_test dataset_test packed_step_test
   chat_test example_test inspection_test
-  device_test storage_test storage_sim_test page_file_test page_file_crash_test
+  device_test chunk_test open_storage_test storage_test storage_sim_test page_file_test
+  page_file_crash_test
   residency_test residency_minimum_test residency_plan_test pager_test checkpoint_test
   ops_linear_test products_test ops_elementwise_test ops_swiglu_test ops_route_test
   ops_attention_test
@@ -39,7 +40,8 @@ asan_tests=(
 # ThreadSanitizer: what has threads.
 tsan_tests=(
   trace_test delays_test link_test
-  device_test numa_test storage_test storage_sim_test page_file_test page_file_crash_test
+  device_test numa_test open_storage_test storage_test storage_sim_test page_file_test
+  page_file_crash_test
   pager_test checkpoint_test tokenizer_threads_test
   ops_linear_test products_test ops_elementwise_test ops_swiglu_test ops_route_test
   ops_attention_test

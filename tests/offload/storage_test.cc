@@ -2,31 +2,20 @@
 // write is made with RLIMIT_FSIZE. Faults at every call are in storage_sim_test.cc: the storages
 // share the rule for short and failed transfers (offload/chunk.h).
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <sys/inotify.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <latch>
-#include <set>
 #include <thread>
 
 #include "base/bytes.h"
-#include "base/descriptor.h"
-#include "base/random.h"
-#include "offload/checksum.h"
-#include "offload/chunk.h"
 #include "offload/storage_posix.h"
 #include "tests/testing/storage/storages.h"
 #include "tests/testing/temp_dir.h"
@@ -77,35 +66,6 @@ TEST_P(StorageTest, RoundTripsAndKeepsWhatItHasAfterReopening) {
   ASSERT_OK(transfer_now(storage(), Op::kRead, *again, kIoAlign, target.data(), kBytes - kIoAlign));
   EXPECT_EQ(difference(target.data(), source.data() + kIoAlign, kBytes - kIoAlign), "");
   storage()->close(*again);
-}
-
-// A process that is killed while it probes leaves nothing behind, for there is no name to leave.
-TEST(ProbeTest, NamesNoFile) {
-  TempDir folder;
-  Descriptor nameless(::open(folder.path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!nameless.ok()) GTEST_SKIP() << "SKIPPED: this file system has no files without a name";
-  Descriptor events(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  ASSERT_TRUE(events.ok());
-  ASSERT_GE(::inotify_add_watch(events.get(), folder.path().c_str(), IN_CREATE), 0);
-  EXPECT_FALSE(probe_direct_io(folder.path()).starts_with("not probed"));
-  char event[4096];
-  EXPECT_EQ(::read(events.get(), event, sizeof(event)), -1) << "a file was created";
-}
-
-// A page and its header: nothing small is left over, nothing grows past 1.5 chunks.
-TEST(ChunkTest, HeadersAreNoChunksOfTheirOwn) {
-  for (const int64_t page_bytes : {kIoAlign, kMiB, 3 * kMiB / 2, 4 * kMiB, 28 * kMiB}) {
-    const int64_t all = page_bytes + kIoAlign;
-    int64_t sum = 0;
-    for (int64_t next; sum < all; sum += next) {
-      next = next_chunk_bytes(all - sum, kMiB);
-      EXPECT_LT(next, 3 * kMiB / 2);
-      EXPECT_GE(next, std::min(all, kMiB / 2)) << "at " << sum << " of " << all;
-      EXPECT_EQ(next % kIoAlign, 0);
-      if (next <= 0) break;
-    }
-    EXPECT_EQ(sum, all);
-  }
 }
 
 TEST_P(StorageTest, RegisteredMemoryGivesTheSameBytes) {
@@ -496,106 +456,6 @@ TEST_P(PosixStorageTest, AReservedFileKeepsItsRoom) {
   ASSERT_OK(storage()->reserve_file(path("a"), kBytes));
   EXPECT_EQ(*storage()->read_file(path("a"), 99), "three");
   EXPECT_GE(allocated(), kBytes);
-}
-
-TEST(OpenStorage, SaysWhatItUses) {
-  const TempDir temporary;
-  auto threads = open_storage(IoKind::kThreads, temporary.path() + "/not/yet/there");
-  ASSERT_TRUE(threads.ok());
-  EXPECT_NE((*threads)->describe().find("threads, "), std::string::npos);
-  EXPECT_FALSE((*threads)->exists(temporary.path() + "/not"));
-  EXPECT_TRUE(std::filesystem::is_empty(temporary.path())) << "the probe left something behind";
-  auto chosen = open_storage(IoKind::kAuto, temporary.path());
-  ASSERT_TRUE(chosen.ok());
-  std::printf("auto: %s\n", (*chosen)->describe().c_str());
-}
-
-// Where O_DIRECT is refused, threads are chosen and the reason is said; who insists gets the ring.
-TEST(OpenStorage, TakesThreadsWithoutDirectAccess) {
-  const auto described = [](IoKind kind, const char* access) {
-    auto storage = choose_storage(kind, access);
-    return storage.ok() ? (*storage)->describe() : storage.status().message();
-  };
-  const std::string direct = described(IoKind::kAuto, kDirectAccess);
-  const std::string buffered = described(IoKind::kAuto, "buffered (no direct I/O here)");
-  EXPECT_TRUE(buffered.starts_with("4 threads, buffered (no direct I/O here)")) << buffered;
-  EXPECT_TRUE(described(IoKind::kUring, "buffered (none)").starts_with("io_uring"));
-  if (direct.find("io_uring refused") != std::string::npos) GTEST_SKIP() << "SKIPPED: " << direct;
-  EXPECT_TRUE(direct.starts_with("io_uring, O_DIRECT")) << direct;
-}
-
-// Makes io_uring_setup fail with EPERM for this process and its children.
-bool forbid_io_uring() {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program = {std::size(filter), filter};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
-TEST(OpenStorageDeathTest, FallsBackToThreadsAndSaysWhy) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto child = [] {
-    const TempDir temporary;
-    if (!forbid_io_uring()) ::_exit(1);
-    auto chosen = open_storage(IoKind::kAuto, temporary.path());
-    if (!chosen.ok()) ::_exit(2);
-    std::fprintf(stderr, "auto: %s\n", (*chosen)->describe().c_str());
-    const Status forced = open_storage(IoKind::kUring, temporary.path()).status();
-    std::filesystem::remove_all(temporary.path());
-    ::_exit(forced.code() == Exit::kUnavailable ? 69 : 3);
-  };
-  EXPECT_EXIT(child(), ::testing::ExitedWithCode(69),
-              "threads, .*io_uring refused .Operation not permitted");
-}
-
-// ---- the rule for results ----
-
-TEST(Chunk, FollowsItsRule) {
-  std::vector<std::byte> memory(8 * kIoAlign);
-  IoRequest request;
-  request.data = memory.data();
-  request.bytes = 8 * kIoAlign;
-  request.op = Op::kWrite;
-  Chunk chunk = make_chunk(&request, 0, request.bytes);
-  EXPECT_EQ(advance(&chunk, -EAGAIN, "f"), ChunkState::kAgain);  // also as the very first
-  EXPECT_EQ(advance(&chunk, 2 * kIoAlign + 7, "f"), ChunkState::kAgain);
-  EXPECT_EQ(chunk.offset, 2 * kIoAlign);
-  EXPECT_EQ(chunk.bytes, 6 * kIoAlign);
-  EXPECT_EQ(advance(&chunk, 100, "f"), ChunkState::kAgain);
-  EXPECT_EQ(chunk.offset, 2 * kIoAlign);
-  EXPECT_EQ(advance(&chunk, -ECANCELED, "f"), ChunkState::kAgain);
-  EXPECT_EQ(advance(&chunk, 6 * kIoAlign, "f"), ChunkState::kDone);
-  EXPECT_TRUE(request.status.ok());
-  EXPECT_EQ(advance(&chunk, -EIO, "f"), ChunkState::kFailed);  // a write: no second attempt
-  EXPECT_EQ(request.status.code(), Exit::kIoError);
-
-  request.op = Op::kRead;
-  request.status = Status();
-  EXPECT_EQ(advance(&chunk, -EIO, "f"), ChunkState::kAgain);  // a read: one
-  EXPECT_EQ(advance(&chunk, -EIO, "f"), ChunkState::kFailed);
-  EXPECT_EQ(advance(&chunk, 0, "f"), ChunkState::kFailed);
-  int attempts = 0;
-  while (advance(&chunk, -EINTR, "f") == ChunkState::kAgain) ASSERT_LT(++attempts, 1000000);
-}
-
-// Check value of CRC32C and a bitwise computation, on lengths around the vector widths.
-TEST(Checksum, IsCrc32c) {
-  EXPECT_EQ(crc32c("123456789", 9), 0xe3069283u);
-  std::vector<std::byte> data(5008);
-  fill(data.data(), static_cast<int64_t>(data.size()), 9);
-  for (const int64_t bytes : {0, 1, 7, 8, 63, 64, 1000, 4092, 5000}) {
-    uint32_t crc = ~0u;
-    for (int64_t i = 0; i < bytes; ++i) {
-      crc ^= std::to_integer<uint32_t>(data[static_cast<size_t>(i)]);
-      for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78u : 0u);
-    }
-    EXPECT_EQ(crc32c(data.data(), bytes), ~crc) << bytes << " bytes";
-  }
 }
 
 }  // namespace
