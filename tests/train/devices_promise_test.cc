@@ -4,7 +4,6 @@
 // the program runs every combination.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <map>
 
 #include "tests/testing/sanitizer.h"
@@ -17,8 +16,6 @@ namespace {
 
 constexpr int64_t kSteps = kUnderSanitizer ? 2 : 4;
 constexpr uint64_t kSeedsOfDelays = 20;
-
-bool all_combinations = false;
 
 enum Factor { kDevices, kAttend, kDeal, kBudget, kClip, kPlan, kExpertShards, kResumed };
 const Levels kCounts = {4, 3, 2, 3, 2, 7, 2, 2};
@@ -137,8 +134,7 @@ void expect_reference(const Levels& row, uint64_t number) {
 }
 
 TEST(DevicesPromise, OneHash) {
-  const std::vector<Levels> rows =
-      all_combinations ? full_product(kCounts, is_valid) : pairwise(kCounts, is_valid);
+  const std::vector<Levels> rows = rows_of_table(kCounts, is_valid);
   if (!all_combinations) {
     EXPECT_LE(rows.size(), 120u);
   }
@@ -152,12 +148,6 @@ TEST(DevicesPromise, OneHash) {
 
 }  // namespace
 
-void try_all_combinations() { all_combinations = true; }
-
 }  // namespace pagoda
 
-int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  if (argc == 2 && std::strcmp(argv[1], "--full-product") == 0) pagoda::try_all_combinations();
-  return RUN_ALL_TESTS();
-}
+int main(int argc, char** argv) { return pagoda::run_table(argc, argv); }

@@ -1,7 +1,11 @@
-// Tables of runs that have every pair of values of any two factors, in few rows.
+// Tables of runs that have every pair of values of any two factors, in few rows. A program of such
+// a table runs every combination if it is started with --full-product.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstddef>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <set>
@@ -59,6 +63,20 @@ inline std::vector<Levels> pairwise(const Levels& counts,
     rows.push_back(*best);
   }
   return rows;
+}
+
+inline bool all_combinations = false;
+
+inline std::vector<Levels> rows_of_table(const Levels& counts,
+                                         const std::function<bool(const Levels&)>& valid) {
+  return all_combinations ? full_product(counts, valid) : pairwise(counts, valid);
+}
+
+// What main() of such a program does.
+inline int run_table(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  all_combinations = argc == 2 && std::strcmp(argv[1], "--full-product") == 0;
+  return RUN_ALL_TESTS();
 }
 
 }  // namespace pagoda

@@ -3,7 +3,6 @@
 // Rows have every pair of these; started with --full-product, the program runs every combination.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <map>
 #include <memory>
 
@@ -16,8 +15,6 @@ namespace pagoda {
 namespace {
 
 constexpr int64_t kSteps = 4;
-
-bool all_combinations = false;
 
 // The first leg, and the second one, on as many ranks less one; on 0 there is none.
 enum Factor { kRanks, kDevices, kBudget, kLaterRanks, kLaterDevices, kLaterBudget, kClip };
@@ -85,8 +82,7 @@ void expect_promise(const Levels& row, uint64_t number) {
 
 TEST(RanksPromise, OneHash) {
   const Watchdog watchdog("ranks", std::chrono::seconds(all_combinations ? 7200 : 600));
-  const std::vector<Levels> rows =
-      all_combinations ? full_product(kCounts, is_valid) : pairwise(kCounts, is_valid);
+  const std::vector<Levels> rows = rows_of_table(kCounts, is_valid);
   for (size_t i = 0; i < rows.size(); i += kUnderSanitizer ? 4 : 1) {
     expect_promise(rows[i], i);
     if (HasFailure()) return;
@@ -97,12 +93,6 @@ TEST(RanksPromise, OneHash) {
 
 }  // namespace
 
-void try_all_combinations() { all_combinations = true; }
-
 }  // namespace pagoda
 
-int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  if (argc == 2 && std::strcmp(argv[1], "--full-product") == 0) pagoda::try_all_combinations();
-  return RUN_ALL_TESTS();
-}
+int main(int argc, char** argv) { return pagoda::run_table(argc, argv); }
