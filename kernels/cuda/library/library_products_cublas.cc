@@ -1,12 +1,11 @@
 // Products of experts by cublasGemmGroupedBatchedEx (NVIDIA, cuBLAS 12.5 and later), a group an
 // expert. Matrices of cuBLAS lie column after column, ours row after row, so that it sees the
 // transpose of each: y^T (columns, rows) = W x^T.
-#include <dlfcn.h>
-
 #include <array>
 #include <mutex>
 
 #include "device/cuda_stream.h"
+#include "device/library_call.h"
 #include "kernels/cuda/library/cublas_calls.h"
 
 namespace pagoda {
@@ -60,24 +59,18 @@ class CublasProducts final : public LibraryProducts {
   cublasHandle_t handle_ = nullptr;
 };
 
-template <typename Call>
-bool find(void* library, const char* name, Call& call) {
-  call = reinterpret_cast<Call>(::dlsym(library, name));
-  return call != nullptr;
-}
-
 // The library stays loaded. Its major version is the header's.
 Result<CublasCalls> load_cublas() {
   const std::string name = strf("libcublas.so.%d", CUBLAS_VER_MAJOR);
   void* library = ::dlopen(name.c_str(), RTLD_NOW);
   CublasCalls calls;
-  if (library != nullptr && find(library, "cublasCreate_v2", calls.create) &&
-      find(library, "cublasDestroy_v2", calls.destroy) &&
-      find(library, "cublasGetProperty", calls.property) &&
-      find(library, "cublasSetStream_v2", calls.set_stream) &&
-      find(library, "cublasSetWorkspace_v2", calls.set_workspace) &&
-      find(library, "cublasGemmGroupedBatchedEx", calls.grouped) &&
-      find(library, "cublasGetStatusString", calls.status_text)) {
+  if (library != nullptr && find_call(library, "cublasCreate_v2", calls.create) &&
+      find_call(library, "cublasDestroy_v2", calls.destroy) &&
+      find_call(library, "cublasGetProperty", calls.property) &&
+      find_call(library, "cublasSetStream_v2", calls.set_stream) &&
+      find_call(library, "cublasSetWorkspace_v2", calls.set_workspace) &&
+      find_call(library, "cublasGemmGroupedBatchedEx", calls.grouped) &&
+      find_call(library, "cublasGetStatusString", calls.status_text)) {
     return calls;
   }
   const char* why = ::dlerror();

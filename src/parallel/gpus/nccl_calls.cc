@@ -1,33 +1,24 @@
 #include "parallel/gpus/nccl_calls.h"
 
-#include <dlfcn.h>
+#include "device/library_call.h"
 
 namespace pagoda {
-namespace {
-
-template <typename Call>
-bool find(void* library, const char* name, Call& call) {
-  call = reinterpret_cast<Call>(::dlsym(library, name));
-  return call != nullptr;
-}
-
-}  // namespace
 
 // The library stays loaded. The second name is where the build found it.
 Result<NcclCalls> load_nccl() {
   void* library = ::dlopen("libnccl.so.2", RTLD_NOW);
   if (library == nullptr) library = ::dlopen(PAGODA_NCCL_LIBRARY, RTLD_NOW);
   NcclCalls calls;
-  if (library != nullptr && find(library, "ncclGetUniqueId", calls.get_unique_id) &&
-      find(library, "ncclCommInitRankConfig", calls.init_rank) &&
-      find(library, "ncclCommGetAsyncError", calls.async_error) &&
-      find(library, "ncclGroupStart", calls.group_start) &&
-      find(library, "ncclGroupEnd", calls.group_end) && find(library, "ncclSend", calls.send) &&
-      find(library, "ncclRecv", calls.receive) &&
-      find(library, "ncclCommFinalize", calls.finalize) &&
-      find(library, "ncclCommDestroy", calls.destroy) &&
-      find(library, "ncclCommAbort", calls.abort) &&
-      find(library, "ncclGetErrorString", calls.error_text)) {
+  if (library != nullptr && find_call(library, "ncclGetUniqueId", calls.get_unique_id) &&
+      find_call(library, "ncclCommInitRankConfig", calls.init_rank) &&
+      find_call(library, "ncclCommGetAsyncError", calls.async_error) &&
+      find_call(library, "ncclGroupStart", calls.group_start) &&
+      find_call(library, "ncclGroupEnd", calls.group_end) &&
+      find_call(library, "ncclSend", calls.send) && find_call(library, "ncclRecv", calls.receive) &&
+      find_call(library, "ncclCommFinalize", calls.finalize) &&
+      find_call(library, "ncclCommDestroy", calls.destroy) &&
+      find_call(library, "ncclCommAbort", calls.abort) &&
+      find_call(library, "ncclGetErrorString", calls.error_text)) {
     return calls;
   }
   const char* why = ::dlerror();
