@@ -23,7 +23,6 @@ namespace {
 
 constexpr int kWarmUpSteps = 2;  // pages arrive in the first, updates begin in the second
 constexpr double kLearningRate = 1e-5;
-constexpr int64_t kRoom = int64_t{1} << 40;  // more memory than anything needs
 // When weights and state page, these parts of them have room on the device, beside what a step
 // needs there, and in host memory.
 constexpr double kDevicePart = 0.1, kHostPart = 0.3;
@@ -58,7 +57,7 @@ SessionOptions roomy_options(const StepBench& bench, const std::string& director
   config.train.save_steps = 0;
   config.memory.disk = {directory};
   SessionOptions options = session_options(config);
-  options.device_bytes = options.host_bytes = kRoom;
+  options.device_bytes = options.host_bytes = kRoomForAll;
   return options;
 }
 

@@ -8,8 +8,6 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kRoom = int64_t{1} << 40;  // more memory than anything needs
-
 bool all_fit(const std::vector<int64_t>& whole, const DeviceBudget& budget, const RunShape& shape,
              bool attending) {
   for (int d = 0; d < shape.devices; ++d) {
@@ -22,11 +20,11 @@ bool all_fit(const std::vector<int64_t>& whole, const DeviceBudget& budget, cons
 }  // namespace
 
 Result<KeptExperts> kept_experts(const ModelConfig& model, const RunConfig& config) {
+  if (!config.zebra()) return KeptExperts();
   SessionOptions options = session_options(config);
   const RunShape shape = make_run_shape(model_shape(model), options);
-  if (!config.zebra()) return KeptExperts();
   const DeviceBudget budget = config.device_budget();
-  options.device_bytes = options.host_bytes = kRoom;
+  options.device_bytes = options.host_bytes = kRoomForAll;
   const auto fits = [&](int64_t kept, bool attending) -> Result<bool> {
     options.offloaded = spread_experts(kept, shape.is_moe);
     ASSIGN_OR_RETURN(const MemoryPlan plan, Session::plan(model, options));

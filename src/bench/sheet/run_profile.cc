@@ -23,8 +23,7 @@ namespace pagoda {
 namespace {
 
 constexpr double kProfileRate = 1e-5;
-constexpr int64_t kProfileRoom = int64_t{1} << 40;  // more memory than anything needs
-constexpr int64_t kMicrobatches = 2;         // of a step here
+constexpr int64_t kMicrobatches = 2;  // of a step here
 
 // The first layers, up to two with experts; so many experts that a row block each is seldom full.
 ModelConfig first_layers(ModelConfig model) {
@@ -61,7 +60,7 @@ class ProfiledDevice {
     options_.devices = {device};
     options_.devices.front().rank = 0;
     options_.file_name = file_name;
-    options_.device_bytes = options_.host_bytes = kProfileRoom;
+    options_.device_bytes = options_.host_bytes = kRoomForAll;
   }
 
   Status open(Storage* storage) {

@@ -24,6 +24,9 @@
 
 namespace pagoda {
 
+// Bytes of a budget that takes whatever there is.
+inline constexpr int64_t kRoomForAll = int64_t{1} << 40;
+
 // What RunShape::rank may take. [device] counts its own devices.
 struct MemoryBudget {
   DeviceBudget device_bytes;
