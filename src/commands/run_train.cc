@@ -9,6 +9,7 @@
 #include "commands/train_run.h"
 #include "parallel/host_name.h"
 #include "preview/chat_date_choice.h"
+#include "preview/layout_choice.h"
 #include "preview/micro_batch_choice.h"
 #include "preview/zebra_choice.h"
 #include "report/report.h"
@@ -50,6 +51,7 @@ Status resolve_run(RunConfig& config, bool resume, RankGroup& ranks,
                    const std::optional<MachineSheet>& measured) {
   RETURN_IF_ERROR(ranks.agree(HfFolder::open(config.model.path).status()));
   RETURN_IF_ERROR(choose_micro_batch(config, resume, ranks));
+  if (measured && ranks.alone()) RETURN_IF_ERROR(choose_layout(*measured, config));
   RETURN_IF_ERROR(ranks.agree(choose_zebra(config, ranks, measured)));
   return ranks.agree(ranks.rank() == 0 ? choose_chat_date(config, resume) : Status());
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "config/zebra_config.h"
 #include "plan/machine/device_profile.h"
 #include "preview/run_forecast.h"
@@ -38,6 +39,19 @@ Result<LayoutChoice> choose_layout(const ModelSizes& model, const MachineSheet& 
   ASSIGN_OR_RETURN(choice.experts_s, step_s(model, sheet, experts));
   config = choice.zebra() ? zebra : experts;
   return choice;
+}
+
+Status choose_layout(const MachineSheet& measured, RunConfig& config) {
+  ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
+  ASSIGN_OR_RETURN(const LayoutChoice choice, choose_layout(model, measured, config));
+  if (choice.experts_s > 0) {
+    log_info(
+        strf("parallel.layout %s, as planned for %s: %.3f s a step with zebra, %.3f s with "
+             "experts",
+             choice.zebra() ? "zebra" : "experts", measured.machine.name.c_str(), choice.zebra_s,
+             choice.experts_s));
+  }
+  return Status();
 }
 
 }  // namespace pagoda

@@ -22,4 +22,8 @@ struct LayoutChoice {
 Result<LayoutChoice> choose_layout(const ModelSizes& model, const MachineSheet& sheet,
                                    RunConfig& config);
 
+// The same for a run that begins or goes on, and logs what was chosen. Returns the errors of
+// read_model_sizes, too.
+Status choose_layout(const MachineSheet& measured, RunConfig& config);
+
 }  // namespace pagoda

@@ -10,7 +10,6 @@
 #include "plan/machine/task_costs.h"
 #include "plan/step/pages.h"
 #include "plan/zebra/run_zebra.h"
-#include "preview/layout_choice.h"
 #include "preview/model_sizes.h"
 #include "preview/this_machine.h"
 
@@ -85,27 +84,8 @@ void choose_zebra(const ModelShape& model, const MachineSheet& sheet, const RunC
   setup.lags = run.lags;
 }
 
-namespace {
-
-// Chooses for a run of one process, by measurements.
-Status choose_layout(RunConfig& config, const MachineSheet& measured) {
-  ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
-  ASSIGN_OR_RETURN(const LayoutChoice choice, choose_layout(model, measured, config));
-  if (choice.experts_s > 0) {
-    log_info(
-        strf("parallel.layout %s, as planned for %s: %.3f s a step with zebra, %.3f s with "
-             "experts",
-             choice.zebra() ? "zebra" : "experts", measured.machine.name.c_str(), choice.zebra_s,
-             choice.experts_s));
-  }
-  return Status();
-}
-
-}  // namespace
-
 Status choose_zebra(RunConfig& config, RankGroup& ranks,
                     const std::optional<MachineSheet>& measured) {
-  if (measured && ranks.alone()) RETURN_IF_ERROR(choose_layout(config, *measured));
   if (!is_open(config)) return Status();
   RunSetup setup = run_setup(config);
   RETURN_IF_ERROR(join_ranks(config, ranks, setup));

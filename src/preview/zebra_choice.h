@@ -22,9 +22,8 @@ void choose_zebra(const ModelShape& model, const MachineSheet& sheet, const RunC
 
 // The same for a run that begins or goes on: replaces "auto" by numbers, and logs them. All ranks
 // call it together with rank 0's settings; rank 0 chooses for all, by its own machine, and only its
-// settings get the numbers. `measured`: rank 0's machine; none: a rough sheet of it. Where that has
-// the profile of its devices, a run of one process gets its layout too (preview/layout_choice.h).
-// Returns the errors of read_model_sizes, join_ranks and choose_layout.
+// settings get the numbers. `measured`: rank 0's machine; none: a rough sheet of it. Returns the
+// errors of read_model_sizes and join_ranks.
 Status choose_zebra(RunConfig& config, RankGroup& ranks,
                     const std::optional<MachineSheet>& measured = {});
 
