@@ -32,6 +32,16 @@ bool comes_late(cudaError_t error) {
   }
 }
 
+// Fills NVTX's table of functions, once and before any range: ranges of several threads read it
+// without a lock.
+void start_nvtx() {
+  static const bool started = [] {
+    nvtxInitialize(nullptr);
+    return true;
+  }();
+  (void)started;
+}
+
 }  // namespace
 
 CudaStream::CudaStream(std::shared_ptr<CudaContext> context, StreamOptions options)
@@ -40,6 +50,7 @@ CudaStream::CudaStream(std::shared_ptr<CudaContext> context, StreamOptions optio
       lane_(options_.trace ? options_.trace->lane("streams", options_.name) : 0),
       gates_(std::make_shared<CudaGates>(context_)),
       delays_(options_.kind) {
+  start_nvtx();
   enter();
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   thread_ = std::thread([this] { follow(); });
