@@ -68,7 +68,7 @@ PAGODA_TARGET_CLONES void score_gradient_tile(int64_t rows, int64_t width, int64
       const Vec p = exp_lanes(load(place) * scale - lse[r]);
       const Vec ds = p * (load(dp + r * width + i) - delta[r]);
       const Vec column = columns_from(i);
-      store(place, (column >= begin) & (column < end) ? ds : Vec{});
+      store(place, ((column >= begin) & (column < end)) ? ds : Vec{});
     }
   }
 }
