@@ -21,21 +21,24 @@ using Milliseconds = std::chrono::duration<double, std::milli>;
 // What a rank is lost by.
 enum class Loss : uint8_t { kKilled, kStopped, kCutOff };
 
-// When: `delay_ms` after the file is there, or after step 20 is saved. A step takes some 7 ms.
+// When: `delay_ms` after step 20 is saved, or after a file is there, behind that step if
+// `is_later`. A file that is there for too short a time to be seen is waited for again, at the next
+// save. A step takes some 7 ms.
 struct Moment {
   const char* during;
-  const char* file;
+  const char* file;  // "": none; "*": a checkpoint that is being written
   double delay_ms;
+  bool is_later = true;
 };
 constexpr Moment kMoments[] = {
-    {"the start", "STARTING", 0},
-    {"the first checkpoint", "checkpoints/step-00000000.tmp", 1},
-    {"a forward", nullptr, 1},
-    {"an exchange", nullptr, 2.5},
-    {"a backward", nullptr, 5},
-    {"a later step", nullptr, 33},
-    {"a save", "checkpoints/step-00000040.tmp", 0},
-    {"a commit", "checkpoints/step-00000040.tmp/MANIFEST", 0.3},
+    {"the start", "STARTING", 0, false},
+    {"the first checkpoint", "*", 1, false},
+    {"a forward", "", 1},
+    {"an exchange", "", 2.5},
+    {"a backward", "", 5},
+    {"a later step", "", 33},
+    {"a save", "*", 0},
+    {"a commit", "*/MANIFEST", 0.3},
 };
 constexpr int kRanks = 3;
 constexpr int64_t kSteps = 60;
@@ -80,9 +83,9 @@ class LostRanksTest : public MpiRunTest {
     } else {
       ::kill(ranks[lost], loss == Loss::kKilled ? SIGKILL : SIGSTOP);
     }
-    const ProcessResult ended = process.wait();
+    const ProcessResult ended = wait_for(process, ranks);
     network.reset();
-    // mpirun may say that it killed what did not end in its time of grace.
+    // 137: mpirun killed what did not end in its time of grace, or was killed itself.
     EXPECT_TRUE(ended.code == 75 || ended.code == 137) << ended.code << ended.err;
     for (const int rank : ranks) EXPECT_TRUE(ends(rank)) << "an orphan";
     expect_named(ended, loss, lost);
@@ -90,13 +93,44 @@ class LostRanksTest : public MpiRunTest {
   }
   // Waits for the moment.
   bool comes(Process& process, const std::string& folder, const Moment& moment) {
-    if (moment.file == nullptr && !process.wait_for_err("saved step 20 ")) return false;
-    const std::string file = moment.file == nullptr ? "" : dir_.file(folder + "/" + moment.file);
-    while (!file.empty() && !std::filesystem::exists(file) && !process.has_ended()) {
+    if (moment.is_later && !process.wait_for_err("saved step 20 ")) return false;
+    while (!is_there(folder, moment.file) && !process.has_ended()) {
+      // One that came and went at the start does not come again.
+      if (!moment.is_later && process.err().find("saved step 20 ") != std::string::npos) break;
       std::this_thread::sleep_for(Milliseconds(0.1));
     }
     std::this_thread::sleep_for(Milliseconds(moment.delay_ms));
     return !process.has_ended();
+  }
+  bool is_there(const std::string& folder, std::string file) {
+    if (file.empty()) return true;
+    if (!file.starts_with("*")) return std::filesystem::exists(dir_.file(folder + "/" + file));
+    std::error_code none;
+    for (const auto& step :
+         std::filesystem::directory_iterator(dir_.file(folder + "/checkpoints"), none)) {
+      const std::string path = step.path().string() + file.substr(1);
+      if (step.path().extension() == ".tmp" && std::filesystem::exists(path)) return true;
+    }
+    return false;
+  }
+  // Open MPI 4.1.4's mpirun may outlive its ranks for ever, or end of SIGSEGV, when one of them was
+  // lost: its PMIx_server_finalize() waits for a lock, once in some dozens of runs. Such a launcher
+  // is killed ten seconds behind its last rank.
+  static ProcessResult wait_for(Process& process, const std::vector<int>& ranks) {
+    for (const int rank : ranks) {
+      while (!process.has_ended() && !has_ended(rank)) {
+        std::this_thread::sleep_for(Milliseconds(10));
+      }
+    }
+    for (int i = 0; i < 1000 && !process.has_ended(); ++i) {
+      std::this_thread::sleep_for(Milliseconds(10));
+    }
+    if (!process.has_ended()) process.send(SIGKILL);
+    ProcessResult result = process.wait();
+    const bool crashed =
+        result.signal == SIGSEGV && result.err.find("(PMIx_server_finalize+") != std::string::npos;
+    if (crashed) result.code = 128 + SIGKILL;
+    return result;
   }
   // Whoever is left says who is lost; one that is cut off has lost the others.
   void expect_named(const ProcessResult& ended, Loss loss, size_t lost) {
@@ -108,15 +142,18 @@ class LostRanksTest : public MpiRunTest {
     }
     EXPECT_TRUE(named) << ended.err;
   }
-  // True once the process has ended, whether or not its parent has looked.
+  // Whether or not its parent has looked.
+  static bool has_ended(int process) {
+    std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+    std::string text((std::istreambuf_iterator<char>(file)), {});
+    const size_t end = text.rfind(") ");
+    return end == std::string::npos || text[end + 2] == 'Z';
+  }
+  // True once the process has ended, within ten seconds.
   static bool ends(int process) {
     for (int i = 0; i < 100; ++i) {
-      const std::string path = "/proc/" + std::to_string(process) + "/stat";
-      std::ifstream file(path);
-      std::string text((std::istreambuf_iterator<char>(file)), {});
-      const size_t end = text.rfind(") ");
-      if (end == std::string::npos || text[end + 2] == 'Z') return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (has_ended(process)) return true;
+      std::this_thread::sleep_for(Milliseconds(100));
     }
     return false;
   }
