@@ -63,6 +63,11 @@ class ZebraSearch {
     }
     by(&Candidate::step_s);
     for (Candidate& c : candidates_) improve(c);
+    by(&Candidate::step_s);
+    for (Candidate& c : candidates_) {
+      if (c.offloaded.empty() || c.least_s > worst_s()) continue;
+      for (const auto& start : even_starts(pipeline_of(c), c.bounds)) improve_from(c, start);
+    }
     for (const bool again : {false, true}) {
       for (const Candidate& c : candidates_) {
         if (c.layout.send_again == again) add_strategies(c);
@@ -75,6 +80,7 @@ class ZebraSearch {
   bool add(const ZebraLayout& layout, const StateChoice& state, size_t first);
   void time_some(Candidate& c);
   void improve(Candidate& c);
+  void improve_from(Candidate& c, const std::vector<int32_t>& start);
   std::optional<Strategy> strategy_of(const Candidate& c, const StateChoice& state) const;
   void add_strategies(const Candidate& c);
   void try_plan(Candidate& c, const ZebraPipeline& pipeline, const std::vector<int32_t>& offloaded,
@@ -180,11 +186,18 @@ void ZebraSearch::improve(Candidate& c) {
   for (const Lags& lags : lag_choices(last.microbatches, last.last_layer_experts)) {
     if (tasks_left_ > 0) try_plan(c, pipeline, c.offloaded, lags);
   }
+  const auto gathered = gather_and_squeeze(pipeline, c.bounds);
+  if (!gathered.ok()) return;  // experts cannot move between so many devices
+  improve_from(c, gathered.value());
+}
+
+void ZebraSearch::improve_from(Candidate& c, const std::vector<int32_t>& start) {
+  const ZebraPipeline pipeline = pipeline_of(c);
   const int64_t tasks = tasks_of(pipeline);
   const int64_t most_plans = tasks_left_ / tasks;
   if (most_plans < 1) return;
-  auto plan = plan_asym_ea(pipeline, c.bounds, most_plans);
-  if (!plan.ok()) return;  // experts cannot move between so many devices
+  auto plan = plan_asym_ea(pipeline, c.bounds, most_plans, start);
+  if (!plan.ok()) return;
   tasks_left_ -= plan->plans_timed * tasks;
   if (plan->step_s >= c.step_s) return;
   c.step_s = plan->step_s;

@@ -4,9 +4,10 @@
 // (plan/zebra/asym_ea.h). Pure.
 //
 // First every layout is timed with the experts that Algorithm 1 moves, or that must move, and with
-// two choices of lags. Then, the fastest first, Asym-EA is searched and all lags are tried, until
-// kMostZebraTasks tasks were timed. A layout whose lower bound of time (zebra_least_s) is not among
-// the best of all strategies is not timed; that does not change the best ones that are returned.
+// two choices of lags. Then, the fastest first, Asym-EA is searched from Algorithm 1 and all lags
+// are tried, and after that from as many experts in each layer, until kMostZebraTasks tasks were
+// timed. A layout whose lower bound of time (zebra_least_s) is not among the best of all strategies
+// is not timed; that does not change the best ones that are returned.
 #pragma once
 
 #include <vector>

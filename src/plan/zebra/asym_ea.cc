@@ -323,9 +323,8 @@ Result<AsymPlan> plan_asym_ea(const ZebraGroup& group, const AsymBounds& bounds)
 }
 
 Result<AsymPlan> plan_asym_ea(const ZebraPipeline& pipeline, std::span<const AsymBounds> bounds,
-                              int64_t most_plans) {
+                              int64_t most_plans, std::vector<int32_t> start) {
   ASSIGN_OR_RETURN(std::vector<StageChunks> stages, stage_chunks(pipeline, bounds));
-  ASSIGN_OR_RETURN(std::vector<int32_t> start, gather_and_squeeze(pipeline, bounds));
   PipelineTimer timer(pipeline);
   const ZebraGroup& last = pipeline.stages.back();
   const auto lags =
@@ -333,6 +332,29 @@ Result<AsymPlan> plan_asym_ea(const ZebraPipeline& pipeline, std::span<const Asy
   Search search(timer, std::move(stages), std::move(start), lags, most_plans);
   RETURN_IF_ERROR(search.run());
   return search.take();
+}
+
+std::vector<std::vector<int32_t>> even_starts(const ZebraPipeline& pipeline,
+                                              std::span<const AsymBounds> bounds) {
+  std::vector<std::vector<int32_t>> starts;
+  const auto stages = stage_chunks(pipeline, bounds);
+  if (!stages.ok()) return starts;
+  int64_t most = 0;
+  for (const StageChunks& stage : stages.value()) most = std::max(most, stage.chunks.layer_most);
+  for (int64_t count = 0; count <= most; ++count) {
+    std::vector<int32_t> start;
+    for (size_t s = 0; s < bounds.size(); ++s) {
+      const Chunks& chunks = stages.value()[s].chunks;
+      const int64_t of_layer = std::min(count, chunks.layer_most);
+      if (of_layer * chunks.layers < chunks.least || of_layer * chunks.layers > chunks.most) break;
+      const std::vector<int64_t> counts(static_cast<size_t>(chunks.layers), of_layer);
+      const std::vector<int32_t> of_stage = experts_of(pipeline.stages[s], chunks, counts);
+      start.insert(start.end(), of_stage.begin(), of_stage.end());
+    }
+    const StageChunks& last = stages.value().back();
+    if (start.size() == last.first + last.layers) starts.push_back(std::move(start));
+  }
+  return starts;
 }
 
 }  // namespace pagoda

@@ -60,12 +60,18 @@ struct AsymPlan {
 Result<AsymPlan> plan_asym_ea(const ZebraGroup& group, const AsymBounds& bounds);
 
 // The same for the stages of a pipeline, each with its own bounds, and the layers of all in one
-// list: Algorithm 1 in each stage, and the search by the time of the whole pipeline. It ends once
-// `most_plans` were timed, choices of lags included. Returns the errors above and those of
-// check_zebra_pipeline; kUsage also if there are not as many bounds as stages.
+// list: Algorithm 1 in each stage, and the search by the time of the whole pipeline. It begins at
+// `start`, which is within the bounds, and ends once `most_plans` were timed, choices of lags
+// included. Returns the errors above and those of check_zebra_pipeline; kUsage also if there are
+// not as many bounds as stages.
 Result<std::vector<int32_t>> gather_and_squeeze(const ZebraPipeline& pipeline,
                                                 std::span<const AsymBounds> bounds);
 Result<AsymPlan> plan_asym_ea(const ZebraPipeline& pipeline, std::span<const AsymBounds> bounds,
-                              int64_t most_plans);
+                              int64_t most_plans, std::vector<int32_t> start);
+
+// Other places to begin a search: as many chunks in each layer, from none to all, where the bounds
+// allow it. Empty where Algorithm 1 has an error.
+std::vector<std::vector<int32_t>> even_starts(const ZebraPipeline& pipeline,
+                                              std::span<const AsymBounds> bounds);
 
 }  // namespace pagoda

@@ -318,7 +318,8 @@ double best_of_node_pair(const ModelShape& model, const ClusterSheet& sheet,
   for (const ZebraLayout& layout : zebra_layouts(model, kinds, demand)) {
     const ZebraPipeline pipeline = zebra_pipeline(model, sheet, kinds, demand, layout).take();
     const std::vector<AsymBounds> bounds(pipeline.stages.size());
-    best = std::min(best, plan_asym_ea(pipeline, bounds, 1 << 20)->step_s);
+    const std::vector<int32_t> start = gather_and_squeeze(pipeline, bounds).take();
+    best = std::min(best, plan_asym_ea(pipeline, bounds, 1 << 20, start)->step_s);
   }
   return best;
 }
@@ -346,7 +347,9 @@ TEST(ClusterSearch, FindsTheBestOfANodePair) {
     const double best = best_of_node_pair(model, roomy, demand);
     auto unbounded = search_cluster(model, roomy, demand);
     ASSERT_TRUE(unbounded.ok());
-    EXPECT_NEAR(unbounded->front().step_s, best, 1e-6 * best) << unbounded->front().text();
+    // The search begins at other places than Algorithm 1, too, and may find better.
+    EXPECT_LE(unbounded->front().step_s, best * (1 + 1e-6)) << unbounded->front().text();
+    EXPECT_GE(unbounded->front().step_s, best * 0.95) << unbounded->front().text();
     std::printf("two kinds, links of %g GB/s: best %.3f s, %s\n", gb_s, best,
                 unbounded->front().text().c_str());
   }
