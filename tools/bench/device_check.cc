@@ -277,8 +277,11 @@ int main(int argc, char** argv) {
       seed = static_cast<uint32_t>(std::atoi(argv[++i]));
     } else if (std::strcmp(argv[i], "--overlap") == 0) {
       overlaps = true;
-    } else {
+    } else if (argv[i][0] != '-') {
       parent = argv[i];
+    } else {
+      std::fprintf(stderr, "device_check: usage: [--count N] [--seed N] [--overlap] [DIR]\n");
+      return 2;
     }
   }
   const std::string directory = parent + "/device_check";

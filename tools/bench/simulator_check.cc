@@ -153,8 +153,11 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
       rounds = std::max(1, std::atoi(argv[++i]));
-    } else {
+    } else if (argv[i][0] != '-') {
       parent = argv[i];
+    } else {
+      std::fprintf(stderr, "simulator_check: usage: [--rounds N] [DIR]\n");
+      return 2;
     }
   }
   return pagoda::check(parent, rounds);
