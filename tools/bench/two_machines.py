@@ -2,9 +2,10 @@
 """Two machines in one: two network namespaces with host names, an sshd and a core each, and a wire
 between them of a rate that is set at both ends. In them docs/clusters.md is followed to the letter:
 doctor, a sheet of the cluster, a plan from that sheet, and a run, whose step is held against the
-plan, whose bytes against those that the wire counted, and whose result against one process's.
+plan, whose bytes against those that the wire counted, and whose result against one process's. With
+--slowed, the run is also timed on one and on both of them with a device that is slowed so often.
 
-  two_machines.py PAGODA [--mbit 1000 100] [--steps 8] [--rounds 9] [--dir DIR]
+  two_machines.py PAGODA [--mbit 1000 100] [--steps 8] [--rounds 9] [--slowed TIMES] [--dir DIR]
 
 Needs root and Debian's iproute2, openssh-server and openmpi-bin; says SKIPPED where it may not make
 namespaces. Everything it makes carries its process number, and is removed in the end."""
@@ -228,6 +229,27 @@ def at_rate(machines, mbit, steps, rounds, expected):
     return same
 
 
+def scaling(machines, mbit, slowed):
+    """The step on one machine and on both, whose devices are slowed."""
+    machines.set_rate(mbit)
+    folder, medians, hashes = machines.folder, [], []
+    for count in (1, 2):
+        name = f"slowed{mbit}-{count}"
+        (folder / f"{name}.toml").write_text(RUN_FILE.format(output=name, steps=WARM_STEPS + 3))
+        words = [machines.pagoda, "train", f"{name}.toml", "--train.devices", f"cpu/{slowed}",
+                 "--train.optimizer_threads", "1"]
+        if count == 1:
+            must(machines.inside(0, words), cwd=folder)
+        else:
+            machines.mpirun(words)
+        steps = steps_of(folder / name / "metrics.jsonl")[WARM_STEPS:]
+        medians.append(statistics.median(step["step_s"] for step in steps))
+        hashes.append(exported(machines, name))
+    print(f"{mbit:5} Mb/s: with cpu/{slowed}, a step takes {medians[0]:.2f} s on one machine and "
+          f"{medians[1]:.2f} s on both, {medians[0] / medians[1]:.2f} x", flush=True)
+    return hashes[0] == hashes[1]
+
+
 def namespaces():
     name = f"pagoda{os.getpid()}-try"
     made = subprocess.run(["ip", "netns", "add", name], stdout=subprocess.DEVNULL,
@@ -243,6 +265,7 @@ def main():
     parser.add_argument("--mbit", type=int, nargs="+", default=[1000, 100])
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=9, help="of the network's exchanges")
+    parser.add_argument("--slowed", type=int, help="how often devices are slowed, to see scaling")
     parser.add_argument("--dir", default=None)
     args = parser.parse_args()
     missing = [p for p in ("ip", "tc", "ssh", "mpirun") if not shutil.which(p)]
@@ -259,6 +282,8 @@ def main():
         machines.start()
         expected = prepare(machines, args.steps)
         good = [at_rate(machines, mbit, args.steps, args.rounds, expected) for mbit in args.mbit]
+        if args.slowed:
+            good += [scaling(machines, mbit, args.slowed) for mbit in args.mbit]
     return 0 if all(good) else 1
 
 
