@@ -3,7 +3,7 @@
 devices that are slowed so that all of them fit on a few cores.
 
     python3 tools/bench/device_tables.py build/release/pagoda [TEXT] --dir DIR --raw FOLDER
-        [--tiny] [--rounds N] [--only scaling,sums,shares,seats,ranks,weak,disk]
+        [--tiny] [--rounds N] [--only scaling,sums,shares,seats,ranks,weak,disk,most]
 
 TEXT is trained on; without it a text is made of which experts of random models get about equal
 parts. Models with random weights and the runs lie in a folder of their own in DIR and are removed.
@@ -19,8 +19,11 @@ FOLDER keeps the metrics.jsonl of every run.
            be since an expert has one seat, and busy share of devices
 
   ranks    one, two and four processes of a device each on the same run file, under mpirun
-  weak     as many, with experts and tokens that grow with them (Piper's Figure 14)
+  weak     as many, with experts and tokens that grow with them (Piper's Figure 14), and what the
+           plan says of up to 16
   disk     a model that needs the disk on one process and none on two with the same budgets each
+  most     the most experts that need no drive on one and two processes, by what the plan says, and
+           a run of so many and one of one more (ES-MoE's Figure 4)
 
 What is compared takes turns; a round's time is the median of its steps after the first ones, and
 ratios are taken inside a round. All runs of a table that differ in devices alone are held to equal
@@ -28,6 +31,7 @@ losses, and runs on several devices to transfers above zero.
 """
 
 import argparse
+import json
 import shutil
 import signal
 import statistics
@@ -36,13 +40,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from pagoda_runs import (LAYERS, Bench, Shape, budget, fail, others_text, print_machine,
-                         print_rows, spread, write_even_text)
+from pagoda_runs import (LAYERS, WARM_STEPS, Bench, Shape, budget, fail, largest, others_text,
+                         print_machine, print_rows, spread, write_even_text)
 
 SHAPES = {"full": Shape(256, 512, 2048, 128, 5, 3), "tiny": Shape(64, 96, 256, 16, 4, 1)}
 SLOW = 12  # the slower of two unlike devices
 RATIOS = (1, 1.5, 2, 3, 4)
 EXPERTS = {"full": (8, 16, 32, 64), "tiny": (8,)}
+BUDGETS = {"full": ((64, 256), (128, 512), (256, 1024)), "tiny": ((8, 32),)}  # MiB: device, host
 
 
 def number(value):
@@ -224,18 +229,31 @@ def ranks(bench, _):
 
 
 def weak(bench, _):
-    names = {count: f"{count} x cpu/8" for count in (1, 2, 4)}
+    names = {count: f"{count} x cpu/8" for count in (1, 2, 4, 8, 16)}
     variants = {name: resident(bench, 8 * count) |
                 {"train.devices": "cpu/8", "train.optimizer_threads": 1, "ranks": count,
-                 "train.tokens_per_step": bench.shape.tokens * count}
+                 "train.tokens_per_step": bench.shape.tokens * count,
+                 "train.shards": max(8, count)}
                 for count, name in names.items()}
-    race = bench.race("weak", variants)
-    print(f"Experts and tokens grow with processes: 8 and {bench.shape.tokens} for each")
+    executed = [name for count, name in names.items() if count <= 4]
+    race = bench.race("weak", {name: variants[name] for name in executed})
+    plans = {name: bench.planned(count, variants[name]) for count, name in names.items()}
+    one = names[1]
+    rows = []
+    for count, name in names.items():
+        cells = ["", ""]
+        if name in executed:
+            cells = [spread(race.seconds(name)), f"{race.ratio(name, one):.2f}"]
+        plan_s = plans[name]["step_s"]
+        sent_bytes = sum(rank["sent_bytes"] for rank in plans[name]["ranks"])
+        rows.append([name, 8 * count, *cells,
+                     "" if count == 1 or name not in executed else sent(race, name),
+                     f"{plan_s:.3f}", f"{plan_s / plans[one]['step_s']:.2f}",
+                     f"{sent_bytes / 2**20:.1f}", plans[name]["bottleneck"]])
+    print(f"Experts and tokens grow with processes: 8 and {bench.shape.tokens} for each; up to 4 "
+          f"executed here, all planned for a machine each")
     print_rows(["processes", "experts", "s/step [least .. most]", "of one's time",
-                "MiB sent a step"],
-               [[name, 8 * count, spread(race.seconds(name)),
-                 f"{race.ratio(name, names[1]):.2f}",
-                 "" if count == 1 else sent(race, name)] for count, name in names.items()])
+                "MiB sent a step", "planned s", "of one's", "MiB sent", "limited by"], rows)
 
 
 def disk(bench, _):
@@ -257,9 +275,46 @@ def disk(bench, _):
                  "" if count == 1 else sent(race, name)] for count, name in names.items()])
 
 
+def drive_bytes(run):
+    """What the steps of a run read and wrote, all processes together."""
+    return sum(rank[field] for step in run.steps for rank in step.get("ranks", [step])
+               for field in ("fetch_bytes", "write_back_bytes"))
+
+
+def most(bench, scale):
+    rows = []
+    one = {"train.devices": "cpu", "train.threads": 1, "train.optimizer_threads": 1}
+    outline = bench.folder / "outline"
+    outline.mkdir()
+    for device, host in BUDGETS[scale]:
+        for count in (1, 2):
+            flags = one | {"memory.device": f"{device}MiB", "memory.host": f"{host}MiB",
+                           "ranks": count}
+
+            def holds(experts):
+                (outline / "config.json").write_text(json.dumps(bench.config(experts)))
+                plan = bench.planned(count, flags | {"model.path": outline})
+                return plan is not None and not any(
+                    rank["disk_read_bytes"] + rank["disk_written_bytes"] for rank in plan["ranks"])
+
+            experts = largest(holds)
+            moved = [drive_bytes(bench.run("most", flags | {"model.path": bench.model(number)}))
+                     for number in (experts, experts + 1)]
+            if moved[0] > 0 or moved[1] == 0:
+                fail(f"{experts} experts and one more moved {moved} bytes on {count} processes "
+                     f"with {device} and {host} MiB")
+            rows.append([f"{device} MiB", f"{host} MiB", count, experts, "0 B", experts + 1,
+                         f"{moved[1] / (bench.shape.steps - WARM_STEPS) / 2**20:.1f} MiB"])
+    shutil.rmtree(outline)
+    print(f"The most experts of {LAYERS} layers that need no drive, by the plan, and what the "
+          f"steps of runs read and wrote")
+    print_rows(["device", "host", "processes", "experts", "moved a step", "one more",
+                "moved a step"], rows)
+
+
 TABLES = {"scaling": scaling, "sums": sums, "shares": shares, "seats": seats, "ranks": ranks,
-          "weak": weak, "disk": disk}
-OF_PROCESSES = ("ranks", "weak", "disk")
+          "weak": weak, "disk": disk, "most": most}
+OF_PROCESSES = ("ranks", "weak", "disk", "most")
 
 
 def parse_arguments():

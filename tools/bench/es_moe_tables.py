@@ -32,7 +32,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagoda_runs import (LAYERS, Bench, Shape, budget, fail, median_interval, others_text,
+from pagoda_runs import (LAYERS, Bench, Shape, budget, fail, largest, median_interval, others_text,
                          print_machine, print_rows, spread, write_even_text)
 
 FULL = "full"
@@ -188,21 +188,6 @@ def figure7(bench, scale):
         fail(f"experts lie in {sorted(tiers)} only: {rows}")
     print(f"Figure 7: experts at {budgets_text(base)}, {bench.shape.tokens} tokens a step")
     print_rows(["", "parameters", "down to", "s/step [least .. most]", "tokens/s", *LINKS], rows)
-
-
-def largest(fits, least=2, most=4096):
-    """The largest count from least to most for which fits(count), 0 if there is none. What fits
-    a count fits all below."""
-    if not fits(least):
-        return 0
-    low, high = least, 2 * least
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def figure4(bench, scale):

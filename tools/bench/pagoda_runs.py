@@ -235,11 +235,9 @@ class Bench:
         self.models[experts] = path
         return path
 
-    def train(self, text, steps, flags):
-        """Exit code and what was printed; the run's folder is self.folder / "run". `flags` name
-        the model; "ranks", which is no option, is the number of processes."""
-        flags = dict(flags)
-        ranks = flags.pop("ranks", 1)
+    def options(self, text, steps, flags):
+        """The words of a run's options. `flags` name the model; the run's folder is self.folder /
+        "run"."""
         tokens = int(flags.get("train.tokens_per_step", self.shape.tokens))
         options = {
             "data.path": text, "train.output_dir": self.folder / "run",
@@ -248,13 +246,41 @@ class Bench:
             "train.micro_batch_tokens": min(self.shape.microbatch, tokens),
             "train.save_steps": 0, "train.eval_steps": 0, "train.log_steps": steps,
             "optim.learning_rate": 1e-6, "optim.schedule": "constant"} | flags
-        command = [str(self.program), "train"]
-        if ranks > 1:
-            command = ["mpirun", "-n", str(ranks)] + command
-        for key, value in options.items():
-            command += [f"--{key}", str(value)]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | MPIRUN)
+        return [word for key, value in options.items() for word in (f"--{key}", str(value))]
+
+    def processes(self, count, words):
+        """One process of pagoda, or several under mpirun."""
+        command = [str(self.program), *words]
+        if count > 1:
+            command = ["mpirun", "-n", str(count)] + command
+        return subprocess.run(command, capture_output=True, text=True, env=os.environ | MPIRUN)
+
+    def train(self, text, steps, flags):
+        """Exit code and what was printed. "ranks" of `flags`, which is no option, is the number of
+        processes."""
+        flags = dict(flags)
+        ranks = flags.pop("ranks", 1)
+        done = self.processes(ranks, ["train", *self.options(text, steps, flags)])
         return done.returncode, done.stderr
+
+    def planned(self, machines, flags):
+        """What `pagoda plan` says of the run on so many machines as this one, each with a process;
+        None: it does not fit. Their network is what two processes have here."""
+        sheet, cluster = self.folder / "lab.toml", self.folder / f"lab{machines}.toml"
+        if not sheet.exists():
+            made = self.processes(2, ["bench", "machine", "--dir", self.folder, "--out", sheet])
+            if made.returncode != 0:
+                fail(f"bench machine: {made.stderr}")
+        node = re.search(r'(?m)^nodes = \["([^"]*)"', sheet.read_text()).group(1)
+        cluster.write_text(re.sub(r"(?m)^nodes = .*$", f"nodes = {json.dumps([node] * machines)}",
+                                  sheet.read_text()))
+        flags = {key: value for key, value in flags.items() if key != "ranks"}
+        asked = self.processes(1, ["plan", *self.options(self.text, self.shape.steps, flags),
+                                   "--cluster", cluster, "--json"])
+        if not asked.stdout.startswith("{"):
+            fail(f"plan: {asked.stderr}")
+        plan = json.loads(asked.stdout)["as_train"]
+        return None if "why" in plan else plan
 
     def ask(self, flags):
         """The plan of a run, which is not begun: its text does not exist. None: the budgets are
@@ -314,6 +340,21 @@ class Bench:
         return {"model.path": self.model(experts),
                 "memory.device": budget(plan.least_device + 0.25 * plan.weights),
                 "memory.host": budget(host)}
+
+
+def largest(fits, least=2, most=4096):
+    """The largest count from least to most for which fits(count), 0 if there is none. What fits
+    a count fits all below."""
+    if not fits(least):
+        return 0
+    low, high = least, 2 * least
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def write_even_text(path, characters=300_000):
