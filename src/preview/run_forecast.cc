@@ -162,7 +162,7 @@ PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_
   PlannedRun run;
   run.header_bytes = kPageHeaderBytes;
   run.sequence_len = rank.config.data.sequence_len;
-  if (!rank.sheet.gpu() && setup.num_devices() > 1) run.devices = setup.devices;
+  if (!rank.sheet.gpu()) run.devices = setup.devices;
   setup.size.group_blocks = group_blocks;
   run.shape = make_run_shape(model.shape, setup);
   run.group_bytes = rank.group.bytes;

@@ -156,6 +156,23 @@ TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
   }
 }
 
+// A device alone is slowed as one of several is: all but updates take eight times as long.
+TEST(RunForecast, OneDeviceMayBeSlowed) {
+  TinyRun run;
+  run.config().train.threads = 1;
+  run.config().plan.optimizer_at_end = true;  // nothing beside that shares the cores
+  const ModelSizes model = read_model_sizes(run.config().model.path).take();
+  const auto computes_s = [&](const std::string& device) {
+    run.config().train.devices = {device};
+    const RunForecast plan =
+        forecast_run(model, run.config(), machine("cpu-2-cores"), kFinePlan).take();
+    return plan.step->busy_s(Resource::kCompute);
+  };
+  const double once = computes_s("cpu"), twice = computes_s("cpu/2"), often = computes_s("cpu/8");
+  EXPECT_GT(twice, 1.5 * once);
+  EXPECT_NEAR((often - once) / (twice - once), 7, 1e-6);
+}
+
 // A machine of several GPUs makes one run, of the same records as one GPU's: each attends to its
 // part of the microbatches, and is the home of its part of the experts.
 TEST(RunForecast, OfSeveralGpusIsOneRun) {
