@@ -11,8 +11,6 @@
 namespace pagoda {
 namespace {
 
-constexpr Throttle kReference{4, 4};
-
 HfFolder make_model(const std::string& directory, const RandomModel& model) {
   CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
   return make_random_model(directory, model);
@@ -75,16 +73,7 @@ LayoutRace::LayoutRace(std::string directory, Storage* storage, const TrainedSte
       storage_(storage),
       step_(step),
       steps_(steps),
-      folder_(make_model(directory_, step.model)) {
-  // Half of the step's microbatches: groups of rows as of a chunk and as of all.
-  Layout alone = expert_parallel("reference", {kReference}, ShareKind::kSpeed);
-  SessionOptions asked = options(alone, "reference");
-  asked.size.microbatches = std::max(step.width, step.chunks * step.width / 2);
-  asked.size.sums.shards = default_shards(asked.size.microbatches);
-  reference_ = std::make_unique<MeasuredRun>(folder_, storage_, asked);
-  reference_->draw(even_batch);
-  machine_ = measure_reference();
-}
+      folder_(make_model(directory_, step.model)) {}
 
 SessionOptions LayoutRace::options(const Layout& layout, const std::string& file) const {
   SessionOptions options = roomy_options(directory_ + "/store", file, step_.chunks * step_.width,
@@ -118,8 +107,8 @@ RunShape LayoutRace::shape_of(const Layout& layout) const {
   return make_run_shape(model_shape(folder_.config()), options(layout, "shape"));
 }
 
-ActionTimes LayoutRace::times_of(const Layout& layout) const {
-  return run_times(shape_of(layout), profile_of(machine_, layout.devices, kReference, {}));
+ActionTimes LayoutRace::times_of(const Layout& layout) {
+  return run_times(shape_of(layout), profile_on(layout.devices, {}));
 }
 
 Layout LayoutRace::plan_zebra(std::string name, const std::vector<Throttle>& faster,
@@ -135,8 +124,7 @@ Layout LayoutRace::plan_zebra(std::string name, const std::vector<Throttle>& fas
     layout.offloaded = {offloaded};
     return shape_of(layout);
   };
-  const ZebraRun best =
-      choose_zebra(open, with, profile_of(machine_, layout.devices, kReference, {}));
+  const ZebraRun best = choose_zebra(open, with, profile_on(layout.devices, {}));
   layout.offloaded = best.offloaded;
   layout.lags = best.lags;
   return layout;
@@ -151,6 +139,7 @@ void LayoutRace::add(const Layout& layout) {
               .bytes_per_s = wire_bytes(*trial) / (layout.exchange * trial->step_s())};
     }
   }
+  for (const Throttle& device : layout.devices) reference(device);
   entries_.push_back({layout, link, make_run(layout, link)});
 }
 
@@ -160,16 +149,46 @@ void LayoutRace::draw_for(const std::string& name, BatchSource batches) {
   }
 }
 
-MeasuredMachine LayoutRace::measure_reference() {
-  MeasuredMachine machine = measure_machine(*reference_, storage_, directory_);
-  reference_->measure(1);
-  fit_tasks(*reference_, machine);
-  return machine;
+const LayoutRace::Reference& LayoutRace::reference(const Throttle& throttle) {
+  for (const Reference& r : references_) {
+    if (r.throttle.experts == throttle.experts && r.throttle.rest == throttle.rest) return r;
+  }
+  const Layout alone = expert_parallel("reference", {throttle}, ShareKind::kSpeed);
+  SessionOptions asked = options(alone, strf("reference-%zu", references_.size()));
+  asked.size.microbatches = std::max(step_.width, step_.chunks * step_.width / 2);
+  asked.size.sums.shards = default_shards(asked.size.microbatches);
+  references_.push_back({throttle, std::make_unique<MeasuredRun>(folder_, storage_, asked)});
+  Reference& r = references_.back();
+  r.run->draw(even_batch);
+  measure(r);
+  return r;
 }
 
-LayoutTimes LayoutRace::times_now(Entry& entry, const MeasuredMachine& machine) const {
+void LayoutRace::measure(Reference& reference) const {
+  reference.machine = measure_machine(*reference.run, storage_, directory_);
+  reference.run->measure(1);
+  fit_tasks(*reference.run, reference.machine);
+}
+
+bool LayoutRace::shared() const {
+  return std::any_of(references_.begin(), references_.end(),
+                     [](const Reference& r) { return r.machine.shared(); }) ||
+         measure_machine(*references_.front().run, storage_, directory_).shared();
+}
+
+MachineProfile LayoutRace::profile_on(const std::vector<Throttle>& devices,
+                                      const SlowLink::Speed& link) {
+  MachineProfile profile = profile_of(reference(devices.front()).machine, {}, {}, link);
+  for (const Throttle& device : devices) {
+    const MeasuredMachine& alone = reference(device).machine;
+    profile.device_tasks.push_back(profile_of(alone, {device}, device, link).device_tasks.front());
+  }
+  return profile;
+}
+
+LayoutTimes LayoutRace::times_now(Entry& entry) {
   const MeasuredRun& run = *entry.run;
-  const MachineProfile profile = profile_of(machine, entry.layout.devices, kReference, entry.link);
+  const MachineProfile profile = profile_on(entry.layout.devices, entry.link);
   const MeasuredRun::Replayed replayed = run.simulate(profile);
   entry.step_seconds = run.step_seconds();
   entry.simulated_seconds = replayed.step_seconds;
@@ -190,18 +209,16 @@ LayoutTimes LayoutRace::times_now(Entry& entry, const MeasuredMachine& machine) 
 void LayoutRace::run(int rounds, int most_repeats) {
   for (int round = 0; round < rounds; ++round) {
     for (int trial = 0; trial <= most_repeats; ++trial) {
-      const MeasuredMachine machine = measure_reference();
+      for (Reference& r : references_) measure(r);
       // Every second time in the other order.
       for (size_t i = 0; i < entries_.size(); ++i) {
         entries_[round % 2 == 0 ? i : entries_.size() - 1 - i].run->measure(steps_);
       }
-      if (trial < most_repeats &&
-          (machine.shared() || measure_machine(*reference_, storage_, directory_).shared())) {
+      if (trial < most_repeats && shared()) {
         ++repeats_;
         continue;
       }
-      machine_ = machine;
-      for (Entry& entry : entries_) entry.rounds.push_back(times_now(entry, machine));
+      for (Entry& entry : entries_) entry.rounds.push_back(times_now(entry));
       break;
     }
   }

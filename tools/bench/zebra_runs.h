@@ -1,10 +1,10 @@
 // Layouts of a run on unequal CPU devices, trained by turns and simulated: zebra, and what HeterMoE
 // compares it with.
 //
-// What tasks take is measured in the same rounds, on one device that is slowed too, since after a
-// sleep caches are cold. The costs of all devices follow by their factors, and so do the plan of
-// zebra and two simulations of each layout: with the routing that its steps had, and, as a planner
-// would, with equal experts. A round in which the cores were not to be had is repeated and counted.
+// What tasks take is measured in the same rounds, on one device alone of each kind: the longer a
+// device sleeps, the colder its caches are. The plan of zebra follows from that, and two
+// simulations of each layout: with the routing that its steps had, and, as a planner would, with
+// equal experts. A round in which the cores were not to be had is repeated and counted.
 #pragma once
 
 #include <deque>
@@ -67,11 +67,11 @@ class LayoutRace {
   LayoutRace(std::string directory, Storage* storage, const TrainedStep& step, int steps);
 
   // The plan of zebra on these devices, with lags and, by Asym-EA, kept experts that are chosen by
-  // what the reference took.
+  // what devices took alone.
   Layout plan_zebra(std::string name, const std::vector<Throttle>& faster,
                     const std::vector<Throttle>& slower, bool asym_ea);
   // The seconds of chunks on the devices of a layout.
-  ActionTimes times_of(const Layout& layout) const;
+  ActionTimes times_of(const Layout& layout);
   RunShape shape_of(const Layout& layout) const;
 
   void add(const Layout& layout);
@@ -98,16 +98,26 @@ class LayoutRace {
   SessionOptions options(const Layout& layout, const std::string& file) const;
   std::unique_ptr<MeasuredRun> make_run(const Layout& layout, const SlowLink::Speed& link);
   const Entry& entry(const std::string& name) const;
-  MeasuredMachine measure_reference();
-  LayoutTimes times_now(Entry& entry, const MeasuredMachine& machine) const;
+  // A device alone, with half of the step's microbatches, so that groups of rows are between those
+  // of a chunk and of all.
+  struct Reference {
+    Throttle throttle;
+    std::unique_ptr<MeasuredRun> run;
+    MeasuredMachine machine = {};  // the newest
+  };
+  const Reference& reference(const Throttle& throttle);
+  void measure(Reference& reference) const;
+  // Whether others used the cores.
+  bool shared() const;
+  MachineProfile profile_on(const std::vector<Throttle>& devices, const SlowLink::Speed& link);
+  LayoutTimes times_now(Entry& entry);
 
   std::string directory_;
   Storage* storage_;
   TrainedStep step_;
   int steps_;
   HfFolder folder_;
-  std::unique_ptr<MeasuredRun> reference_;
-  MeasuredMachine machine_;  // the newest
+  std::deque<Reference> references_;
   std::deque<Entry> entries_;
   int files_ = 0, repeats_ = 0;
 };

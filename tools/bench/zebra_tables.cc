@@ -247,7 +247,7 @@ Layout with_order(const LayoutRace& race, Layout layout, std::string name,
   return layout;
 }
 
-double clocked(const LayoutRace& race, const Layout& layout) {
+double clocked(LayoutRace& race, const Layout& layout) {
   const TimedActions timed =
       time_actions(zebra_actions(race.shape_of(layout), PassExtent::kStep), race.times_of(layout));
   return time_streams(timed.queue, kStepStreams).makespan_s;
