@@ -293,11 +293,20 @@ class Ops {
                      float* probs, int32_t* experts, float* weights, int32_t* counts,
                      double* prob_sums, Stream& s) = 0;
   // dlogits from the gradient of the weights and of the balance loss: the share of the token's
-  // probs that e has also has the direct gradient aux_grad[e] (E). The choice has no gradient, so
-  // neither has the correction. Padding (expert -1) has none: 0.   dlogits (T, E) of type dt
+  // probs that e has also has the direct gradient aux_grad[e] (E). log_sums (T), log_sums() of the
+  // logits, each have the gradient z_slope * log_sums[t]; nullptr: none, as REQUIRED of sigmoids.
+  // The choice has no gradient, so neither has the correction. Padding (expert -1) has none: 0.
+  // dlogits (T, E) of type dt
   virtual void route_backward(DType dt, const RouterShape& shape, const float* probs,
                               const int32_t* experts, const float* weights, const float* dweights,
-                              const float* aux_grad, int64_t tokens, void* dlogits, Stream& s) = 0;
+                              const float* aux_grad, const float* log_sums, float z_slope,
+                              int64_t tokens, void* dlogits, Stream& s) = 0;
+  // What a router's z-loss is made of (ST-MoE, arXiv 2202.08906, equation 5):
+  //   log_sums[t] = log(sum over e of exp(logits[t, e]))
+  //   square_sum  = sum over tokens of log_sums[t]^2, in double and in order
+  // where padding, as for route, adds nothing. logits (T, E) fp32, log_sums (T), square_sum (1)
+  virtual void log_sums(const float* logits, const uint8_t* padding, int64_t tokens,
+                        int64_t num_experts, float* log_sums, double* square_sum, Stream& s) = 0;
 
   // Re-index vector (HEXA-MoE 3.2, without its padding): sorts the T*k choices by expert, tokens in
   // order within an expert; choices of -1 are left out. rows[first[e] + i] is the token and

@@ -85,29 +85,18 @@ def to_bf16(model):
     return model
 
 
-def make_batch(rows, vocab, generator):
-    """A microbatch of random tokens; targets shifted inside documents."""
-    length = sum(rows[0])
-    tokens = torch.randint(0, vocab, (len(rows), length), generator=generator)
-    positions = torch.tensor([[p for n in row for p in range(n)] for row in rows])
-    documents = torch.tensor([[i for i, n in enumerate(row) for _ in range(n)] for row in rows])
-    targets = torch.full_like(tokens, ref.NO_TARGET)
-    inside = documents[:, 1:] == documents[:, :-1]
-    targets[:, :-1] = torch.where(inside, tokens[:, 1:], ref.NO_TARGET)
-    return ref.Microbatch(tokens, targets, positions, documents)
-
-
 def document_starts(batch):
     """Border of each document in the flattened microbatch, and the end."""
     starts = torch.nonzero(batch.positions.flatten() == 0).flatten()
     return torch.cat([starts, torch.tensor([batch.tokens.numel()])])
 
 
-def run_step(model, batches, experts=None):
+def run_step(model, batches, experts=None, z=0.0):
     """Forward and backward of one step; leaves the gradients in the model.
 
     loss = sum of cross-entropy / targets of the step
            + coef * sum over microbatches of (share of tokens * balance loss)
+           + z * sum over microbatches of (share of tokens * z-loss)
     """
     model.zero_grad(set_to_none=True)
     targets = sum(b.num_targets() for b in batches)
@@ -126,9 +115,12 @@ def run_step(model, batches, experts=None):
         ce = ref.cross_entropy_sum(out.logits, batch.targets)
         share = batch.tokens.numel() / tokens
         loss = ce / targets + getattr(model.config, "router_aux_loss_coef", 0.0) * share * aux
+        z_loss = ref.z_loss(out.router_logits)
+        loss = loss + z * share * z_loss
         loss.backward()
         total += float(loss.detach().double())
-        results.append(dict(out=out, chosen=chosen, gap=gap, ce=ce.detach(), aux=aux.detach()))
+        results.append(dict(out=out, chosen=chosen, gap=gap, ce=ce.detach(), aux=aux.detach(),
+                            z_loss=z_loss.detach()))
     return total, targets, results
 
 
@@ -218,7 +210,7 @@ def make_fp32(folder, config, seed, shard_size="1GB", old_spelling=False):
     check_folder(folder, model)
     model = load(folder, torch.float32)
     generator = torch.Generator().manual_seed(seed + 1)
-    batches = [make_batch(rows, config.vocab_size, generator) for rows in SHORT_ROWS]
+    batches = [ref.make_batch(rows, config.vocab_size, generator) for rows in SHORT_ROWS]
     with ref.limit_gap(model) as limits:
         step = run_step(model, batches)
     assert min(limits, default=1.0) > MIN_LIMIT_GAP, f"limit gap {min(limits)}: choose another seed"
@@ -238,7 +230,7 @@ def make_bf16(folder, config, seed, rows=LONG_ROWS):
     """The fp32 step of bf16-representable weights, and how far Transformers' bf16 is from it."""
     to_bf16(make_model(config, seed)).save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed + 1)
-    batches = [make_batch(r, config.vocab_size, generator) for r in rows]
+    batches = [ref.make_batch(r, config.vocab_size, generator) for r in rows]
     exact = load(folder, torch.float32)
     check_folder(folder, exact)
     natural = run_step(exact, batches)
@@ -289,7 +281,7 @@ def train_curve(model, tokens):
         batches = []
         for microbatch in tokens[step]:
             rows, length = microbatch.shape
-            batch = make_batch([[length]] * rows, model.config.vocab_size, torch.Generator())
+            batch = ref.make_batch([[length]] * rows, model.config.vocab_size, torch.Generator())
             batch.tokens = microbatch
             batch.targets[:, :-1] = microbatch[:, 1:]
             batches.append(batch)
@@ -377,14 +369,19 @@ def make_family(folder, config, seed, final_names):
     make_curve(folder / "curve.safetensors", model, 20, final_names)
 
 
-def make_pad_token(folder, change):
-    """The step of `folder` again where config.json has a pad token: the embedding's gradient."""
-    expected = load_file(folder / "expected.safetensors")
-    batches = []
+def expected_batches(folder):
+    """The microbatches of the folder's step."""
+    expected, batches = load_file(folder / "expected.safetensors"), []
     for i in range(2):
         tokens, targets, positions = (expected[f"microbatch.{i}.{name}"].long() for name in
                                       ("input_ids", "targets", "position_ids"))
         batches.append(ref.Microbatch(tokens, targets, positions, (positions == 0).cumsum(dim=1)))
+    return batches
+
+
+def make_pad_token(folder, change):
+    """The step of `folder` again where config.json has a pad token: the embedding's gradient."""
+    expected, batches = load_file(folder / "expected.safetensors"), expected_batches(folder)
     config = json.loads((folder / "config.json").read_text())
     del config["pad_token_id"]
     with tempfile.TemporaryDirectory() as copy:
@@ -402,11 +399,26 @@ def make_pad_token(folder, change):
               folder / "pad_token.safetensors")
 
 
+def make_router_losses(folder, balance, z):
+    """The step of `folder` again by other coefficients: gradients of routers and of a matrix."""
+    model = load(folder, torch.float32)
+    model.config.router_aux_loss_coef = balance
+    total, _, results = run_step(model, expected_batches(folder), z=z)
+    tensors = {"loss": torch.tensor([total]), "balance": torch.tensor([balance]),
+               "z": torch.tensor([z]),
+               "z_loss": sum(r["z_loss"] for r in results).reshape(1) / len(results)}
+    found = gradients(model)
+    for name in found:
+        if name.endswith(("mlp.gate.weight", "layers.0.self_attn.q_proj.weight")):
+            tensors[f"grad.{name}"] = found[name]
+    save_file(tensors, folder / "router_losses.safetensors")
+
+
 def make_dense(folder, config, seed):
     """A dense model to upcycle: its logits of one text."""
     make_model(config, seed).to(torch.bfloat16).save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed + 1)
-    batch = make_batch([[40]], config.vocab_size, generator)
+    batch = ref.make_batch([[40]], config.vocab_size, generator)
     out = load(folder, torch.float32)(input_ids=batch.tokens, use_cache=False)
     save_file({"input_ids": as_i32(batch.tokens), "logits": out.logits.detach().contiguous()},
               folder / "expected.safetensors")
@@ -466,6 +478,7 @@ def main():
     make_pad_token(out / "olmoe", {})  # the family's own
     make_pad_token(out / "qwen2_moe", {"pad_token_id": -3})
     make_pad_token(out / "lfm2_moe", {})
+    make_router_losses(out / "qwen3_moe_tiny", balance=0.3, z=0.05)
 
 
 if __name__ == "__main__":

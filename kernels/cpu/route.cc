@@ -124,6 +124,13 @@ struct RouteBackward {
   const float* weights;
   const float* dweights;
   const float* aux_grad;
+  const float* log_sums;
+  float z_slope;
+
+  // The gradient of the token's log sum, whose own gradient is probs.
+  float of_log_sum(int64_t t) const {
+    return log_sums != nullptr && experts[t * shape.k] >= 0 ? z_slope * log_sums[t] : 0.0f;
+  }
 };
 
 // Direct gradients of a token's scores, by their shares.
@@ -218,10 +225,12 @@ void CpuOps::route(const RouterShape& shape, const float* logits, DType dt,
 
 void CpuOps::route_backward(DType dt, const RouterShape& shape, const float* probs,
                             const int32_t* experts, const float* weights, const float* dweights,
-                            const float* aux_grad, int64_t tokens, void* dlogits, Stream& s) {
+                            const float* aux_grad, const float* log_sums, float z_slope,
+                            int64_t tokens, void* dlogits, Stream& s) {
   CHECK(tokens >= 0);
+  CHECK(log_sums == nullptr || !shape.sigmoid);
   shape.check();
-  const RouteBackward b{shape, probs, experts, weights, dweights, aux_grad};
+  const RouteBackward b{shape, probs, experts, weights, dweights, aux_grad, log_sums, z_slope};
   s.enqueue([=, pool = &s.pool()] {
     const int64_t n = b.shape.num_experts;
     for_blocks(*pool, tokens, kRowBlock, [&](int64_t begin, int64_t end) {
@@ -234,11 +243,30 @@ void CpuOps::route_backward(DType dt, const RouterShape& shape, const float* pro
         if (b.shape.sigmoid) {
           sigmoid_gradient(p, dprobs, n, row);
         } else {
-          softmax_gradient(p, dprobs, dot(p, dprobs, n), n, row);
+          softmax_gradient(p, dprobs, dot(p, dprobs, n) - b.of_log_sum(t), n, row);
         }
         write_row(dt, row, n, place);
       }
     });
+  });
+}
+
+void CpuOps::log_sums(const float* logits, const uint8_t* padding, int64_t tokens,
+                      int64_t num_experts, float* log_sums, double* square_sum, Stream& s) {
+  CHECK(tokens >= 0 && num_experts > 0);
+  s.enqueue([=, pool = &s.pool()] {
+    for_blocks(*pool, tokens, kRowBlock, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const float* row = logits + t * num_experts;
+        const float highest = max_of(row, num_experts);
+        log_sums[t] = highest + std::log(exp_sum(row, num_experts, highest));
+      }
+    });
+    *square_sum = 0.0;
+    for (int64_t t = 0; t < tokens; ++t) {
+      const double log_sum = log_sums[t];
+      if (padding == nullptr || padding[t] == 0) *square_sum += log_sum * log_sum;
+    }
   });
 }
 

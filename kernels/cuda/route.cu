@@ -205,13 +205,40 @@ struct JoinTotals {
   }
 };
 
+// The logarithm of each token's sum of exponentials, and its square, 0 for padding.
+struct LogSums {
+  static constexpr int kThreads = kWarps * kWarp, kSharedBytes = 0;
+  const float* logits;
+  const uint8_t* padding;
+  int64_t tokens, num_experts;
+  float* log_sums;
+  double* squares;
+  PAGODA_GPU void operator()() const {
+    const int64_t t = block_number() * kWarps + warp_number();
+    if (t >= tokens) return;
+    const float* row = logits + t * num_experts;
+    float highest = -INFINITY, sum = 0.0f;
+    for (int64_t e = lane_number(); e < num_experts; e += kWarp) highest = larger(row[e], highest);
+    highest = join_warp(highest, Largest());
+    for (int64_t e = lane_number(); e < num_experts; e += kWarp)
+      sum += exponential(row[e] - highest);
+    const float log_sum =
+        highest + static_cast<float>(log(static_cast<double>(join_warp(sum, Sum()))));
+    if (lane_number() != 0) return;
+    const bool counts = padding == nullptr || padding[t] == 0;
+    log_sums[t] = log_sum;
+    squares[t] = counts ? static_cast<double>(log_sum) * static_cast<double>(log_sum) : 0.0;
+  }
+};
+
 template <typename T>
 struct RouteBackward {
   static constexpr int kThreads = kWarps * kWarp, kSharedBytes = 0;
   RouterShape shape;
   const float* probs;
   const int32_t* experts;
-  const float *weights, *dweights, *aux_grad;
+  const float *weights, *dweights, *aux_grad, *log_sums;
+  float z_slope;
   int64_t tokens;
   T* dlogits;
 
@@ -250,7 +277,8 @@ struct RouteBackward {
       }
       return dprob;
     };
-    const float all = shape.sigmoid ? 0.0f : inner(p, gradient);
+    const float of_log_sum = log_sums != nullptr ? z_slope * log_sums[t] : 0.0f;
+    const float all = shape.sigmoid ? 0.0f : inner(p, gradient) - of_log_sum;
     for (int64_t e = lane_number(); e < n; e += kWarp) {
       const float slope = shape.sigmoid ? p[e] * (1.0f - p[e]) : p[e];
       out[e] = rounded<T>(slope * (gradient(e) - all));
@@ -320,15 +348,27 @@ void CudaOps::route(const RouterShape& shape, const float* logits, DType dt,
 
 void CudaOps::route_backward(DType dt, const RouterShape& shape, const float* probs,
                              const int32_t* experts, const float* weights, const float* dweights,
-                             const float* aux_grad, int64_t tokens, void* dlogits, Stream& s) {
+                             const float* aux_grad, const float* log_sums, float z_slope,
+                             int64_t tokens, void* dlogits, Stream& s) {
   CHECK(tokens >= 0);
+  CHECK(log_sums == nullptr || !shape.sigmoid);
   shape.check();
   Queue queue(s, "route_backward");
   with_type(dt, [&]<typename T>(T) {
     queue.launch(div_ceil(tokens, kWarps),
-                 RouteBackward<T>{shape, probs, experts, weights, dweights, aux_grad, tokens,
-                                  typed<T>(dlogits)});
+                 RouteBackward<T>{shape, probs, experts, weights, dweights, aux_grad, log_sums,
+                                  z_slope, tokens, typed<T>(dlogits)});
   });
+}
+
+void CudaOps::log_sums(const float* logits, const uint8_t* padding, int64_t tokens,
+                       int64_t num_experts, float* log_sums, double* square_sum, Stream& s) {
+  CHECK(tokens >= 0 && num_experts > 0);
+  Queue queue(s, "log_sums");
+  Temporary<double> squares(queue, tokens);
+  queue.launch(div_ceil(tokens, kWarps),
+               LogSums{logits, padding, tokens, num_experts, log_sums, squares.get()});
+  queue.launch(1, OrderedSum<false>{squares.get(), tokens, square_sum});
 }
 
 }  // namespace pagoda::PAGODA_MACHINE

@@ -65,6 +65,13 @@ struct Reader {
     }
     return take(target.count, value);
   }
+  Status operator()(RealOrAuto target) const {
+    double value = -1;
+    if (text() != "auto" && (!parse_real(text(), value) || !(value >= 0))) {
+      return wrong(option, text());
+    }
+    return take(target.number, value);
+  }
   Status operator()(double* target) const {
     double value = 0;
     return parse_real(text(), value) ? take(target, value) : wrong(option, text());
@@ -115,6 +122,7 @@ std::string Option::expects() const {
                [](std::vector<std::string>*) -> std::string { return "a list of texts"; },
                [](int64_t*) -> std::string { return "a whole number"; },
                [](CountOrAuto) -> std::string { return "a whole number above 0, or \"auto\""; },
+               [](RealOrAuto) -> std::string { return "a number from 0, or \"auto\""; },
                [](double*) -> std::string { return "a number"; },
                [](bool*) -> std::string { return "true or false"; },
                [](MemorySize*) -> std::string { return "a size such as \"24GiB\" or \"80%\""; },
@@ -126,34 +134,34 @@ std::string Option::expects() const {
 }
 
 std::string Option::text() const {
-  return std::visit(Overload{[](std::string* v) { return *v; },
-                             [](std::vector<std::string>* v) { return join(*v, " "); },
-                             [](int64_t* v) { return std::to_string(*v); },
-                             [](CountOrAuto v) {
-                               return *v.count > 0 ? std::to_string(*v.count) : "auto";
-                             },
-                             [](double* v) { return real_text(*v); },
-                             [](bool* v) -> std::string { return *v ? "true" : "false"; },
-                             [](MemorySize* v) { return v->text(); },
-                             [](MemorySizes* v) { return join(texts_of(*v), " "); },
-                             [](const ChoiceTarget& t) { return t.names.at(t.get()); }},
-                    target);
+  return std::visit(
+      Overload{[](std::string* v) { return *v; },
+               [](std::vector<std::string>* v) { return join(*v, " "); },
+               [](int64_t* v) { return std::to_string(*v); },
+               [](CountOrAuto v) { return *v.count > 0 ? std::to_string(*v.count) : "auto"; },
+               [](RealOrAuto v) { return *v.number >= 0 ? real_text(*v.number) : "auto"; },
+               [](double* v) { return real_text(*v); },
+               [](bool* v) -> std::string { return *v ? "true" : "false"; },
+               [](MemorySize* v) { return v->text(); },
+               [](MemorySizes* v) { return join(texts_of(*v), " "); },
+               [](const ChoiceTarget& t) { return t.names.at(t.get()); }},
+      target);
 }
 
 std::string Option::toml() const {
-  return std::visit(Overload{[](std::string* v) { return toml_string(*v); },
-                             [](std::vector<std::string>* v) { return toml_list(*v); },
-                             [](MemorySizes* v) {
-                               const std::vector<std::string> texts = texts_of(*v);
-                               return texts.size() == 1 ? toml_string(texts[0]) : toml_list(texts);
-                             },
-                             [this](int64_t*) { return text(); },
-                             [this](CountOrAuto v) {
-                               return *v.count > 0 ? text() : toml_string(text());
-                             },
-                             [this](double*) { return text(); }, [this](bool*) { return text(); },
-                             [this](const auto&) { return toml_string(text()); }},
-                    target);
+  return std::visit(
+      Overload{[](std::string* v) { return toml_string(*v); },
+               [](std::vector<std::string>* v) { return toml_list(*v); },
+               [](MemorySizes* v) {
+                 const std::vector<std::string> texts = texts_of(*v);
+                 return texts.size() == 1 ? toml_string(texts[0]) : toml_list(texts);
+               },
+               [this](int64_t*) { return text(); },
+               [this](CountOrAuto v) { return *v.count > 0 ? text() : toml_string(text()); },
+               [this](RealOrAuto v) { return *v.number >= 0 ? text() : toml_string(text()); },
+               [this](double*) { return text(); }, [this](bool*) { return text(); },
+               [this](const auto&) { return toml_string(text()); }},
+      target);
 }
 
 Status Option::check(const std::vector<std::string>& texts) const {

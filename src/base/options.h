@@ -42,8 +42,13 @@ struct CountOrAuto {
   int64_t* count;
 };
 
+// A number from 0 that may be left to the program: "auto", which is negative.
+struct RealOrAuto {
+  double* number;
+};
+
 using OptionTarget = std::variant<std::string*, std::vector<std::string>*, int64_t*, double*, bool*,
-                                  MemorySize*, MemorySizes*, ChoiceTarget, CountOrAuto>;
+                                  MemorySize*, MemorySizes*, ChoiceTarget, CountOrAuto, RealOrAuto>;
 
 struct Option {
   std::string key;      // "train.steps"
@@ -90,6 +95,10 @@ class OptionTable {
   void add_or_auto(const char* name, int64_t& member, Affects affects, const char* help,
                    const char* unit = "") {
     add_option(name, CountOrAuto{&member}, affects, help, unit);
+  }
+  void add_or_auto(const char* name, double& member, Affects affects, const char* help,
+                   const char* unit = "") {
+    add_option(name, RealOrAuto{&member}, affects, help, unit);
   }
   // Gives the option that was added last a second flag "--ALIAS".
   void alias(const char* alias) { options_.back().alias = alias; }

@@ -39,7 +39,8 @@ const char* type_name(const toml::node& node) {
 
 // The text of a scalar if the option's type takes it: numbers are not strings, nor the reverse.
 bool scalar_text(const toml::node& node, const Option& option, std::string& text) {
-  const bool real = std::holds_alternative<double*>(option.target);
+  const bool real_or_auto = std::holds_alternative<RealOrAuto>(option.target);
+  const bool real = std::holds_alternative<double*>(option.target) || real_or_auto;
   const bool count = std::holds_alternative<CountOrAuto>(option.target);
   const bool whole = std::holds_alternative<int64_t*>(option.target);
   if (std::holds_alternative<bool*>(option.target)) {
@@ -49,7 +50,7 @@ bool scalar_text(const toml::node& node, const Option& option, std::string& text
     text = std::to_string(node.as_integer()->get());
   } else if (node.is_floating_point() && real) {
     text = real_text(node.as_floating_point()->get());
-  } else if (node.is_string() && !real && !whole) {
+  } else if (node.is_string() && (!real || real_or_auto) && !whole) {
     text = node.as_string()->get();
   } else {
     return false;

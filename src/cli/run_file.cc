@@ -30,6 +30,7 @@ std::string value_name(const Option& option) {
   if (std::holds_alternative<int64_t*>(option.target)) return "INT";
   if (std::holds_alternative<CountOrAuto>(option.target)) return "INT|auto";
   if (std::holds_alternative<double*>(option.target)) return "REAL";
+  if (std::holds_alternative<RealOrAuto>(option.target)) return "REAL|auto";
   if (std::holds_alternative<bool*>(option.target)) return "true|false";
   const bool size = std::holds_alternative<MemorySize*>(option.target) ||
                     std::holds_alternative<MemorySizes*>(option.target);

@@ -32,8 +32,8 @@ class TrainCommand : public RunCommand {
     app().add_flag("-q,--quiet", flags_.quiet, "print warnings and errors only");
     add_run_flags([](const Option&) { return true; });
     app().footer(
-        "The balance loss of experts is trained with the model's router_aux_loss_coef, whatever\n"
-        "its output_router_logits says.");
+        "The balance loss of experts is trained with optim.balance_loss, or the model's\n"
+        "router_aux_loss_coef, whatever its output_router_logits says.");
   }
 
   Status run() override;

@@ -155,6 +155,12 @@ void declare_optim(RunConfig& c, OptionTable& t) {
   t.add("correction_speed", c.optim.correction_speed, kResults,
         "how far a step moves a router's corrections of the choice, up for experts with fewer "
         "tokens than the mean, down for those with more (DeepSeek-V3: 0.001); 0: they stay");
+  t.add_or_auto("balance_loss", c.optim.balance_loss, kResults,
+                "coefficient of the balance loss, by which routers share tokens out evenly; auto: "
+                "the model's router_aux_loss_coef");
+  t.add("z_loss", c.optim.z_loss, kResults,
+        "coefficient of the z-loss, which keeps the logits of routers small (ST-MoE: 0.001); "
+        "0: there is none");
   t.add("untouched", c.optim.untouched, {"exact", "skip"}, kResults,
         "an expert without tokens: AdamW of a zero gradient, or nothing");
   t.add("state", c.optim.state, {"fp32", "bf16", "8bit"}, kResults,
@@ -302,6 +308,8 @@ Status check_data(const RunConfig::Data& d) {
   return check_template_choice(d.chat_template);
 }
 
+constexpr double kLargestCoefficient = 1e6;  // of a loss; config.json's balance loss has it, too
+
 Status check_optim(const RunConfig::Optim& o, int64_t steps) {
   const auto check = [](bool good, const char* key, double value, const char* why) {
     return good ? Status() : refuse(key, real_text(value), why);
@@ -320,6 +328,10 @@ Status check_optim(const RunConfig::Optim& o, int64_t steps) {
   RETURN_IF_ERROR(check(o.correction_speed >= 0 && o.correction_speed <= 1,
                         "optim.correction_speed", o.correction_speed,
                         "must be from 0 to 1, for example 0.001"));
+  RETURN_IF_ERROR(check(o.balance_loss <= kLargestCoefficient, "optim.balance_loss", o.balance_loss,
+                        "must be auto or from 0 to 1e6, for example 0.01"));
+  RETURN_IF_ERROR(check(o.z_loss >= 0 && o.z_loss <= kLargestCoefficient, "optim.z_loss", o.z_loss,
+                        "must be from 0 to 1e6, for example 0.001"));
   RETURN_IF_ERROR(check_range("optim.warmup_steps", o.warmup_steps, 0, INT64_MAX));
   if (o.warmup_steps <= steps) return Status();
   return refuse("optim.warmup_steps", std::to_string(o.warmup_steps),

@@ -109,6 +109,8 @@ struct RunConfig {
     ClipKind clip = ClipKind::kGlobal;
     double clip_norm = 1.0;
     double correction_speed = 0.0;
+    double balance_loss = -1;  // negative: auto
+    double z_loss = 0.0;
     UntouchedKind untouched = UntouchedKind::kExact;
     StateFormat state = StateFormat::kFp32;
   } optim;

@@ -93,8 +93,10 @@ class Blocks {
                           GradientSum sum, const Workspace& w, Stream& s) const;
   // in.dresidual: gradient of the layer's output in, of `middle` out.
   // `sum`: of the record's gradients but for the shared expert's; attention_backward adds to them.
+  // z_slope: of Ops::route_backward, with WorkspaceSize::z_loss.
   void route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                      const LayerBuffers& in, GradientSum sum, const Workspace& w, Stream& s) const;
+                      const LayerBuffers& in, GradientSum sum, float z_slope, const Workspace& w,
+                      Stream& s) const;
   // next = middle + sum over experts
   void residual(const void* middle, const float* sum, void* next, Stream& s) const;
 

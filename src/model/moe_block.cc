@@ -34,6 +34,9 @@ void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* mi
   } else {
     ops_.linear(dt_, in.normed, at(weights, o.router), t, d, e, DType::kF32, in.probs, s);
   }
+  if (w.log_sums != nullptr) {
+    ops_.log_sums(in.probs, w.padding + b * t, t, e, w.log_sums + b * t, w.log_squares + b, s);
+  }
   if (replay) s.copy(experts, choices, choices_bytes);
   const uint8_t* padding = replay ? nullptr : w.padding + b * t;
   const void* correction = o.correction >= 0 ? at(weights, o.correction) : nullptr;
@@ -100,18 +103,19 @@ void Blocks::shared_gates_backward(const LayerOffsets& o, const void* weights, c
 }
 
 void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                            const LayerBuffers& in, GradientSum sum, const Workspace& w,
-                            Stream& s) const {
+                            const LayerBuffers& in, GradientSum sum, float z_slope,
+                            const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t e = c_.num_experts, k = c_.experts_per_token;
   const LayerOffsets& o = offsets_[layer];
+  const float* log_sums = w.log_sums != nullptr ? w.log_sums + b * t : nullptr;
   float* grad = sum.data;
   if (sum.first) {
     ops_.fill_zero(grad, (record_elements_[layer] - shared_elements_[layer]) * 4, s);
   }
-  ops_.route_backward(dt_, router_shape(), in.probs, w.experts + b * t * k,
-                      w.weights + b * t * k, w.dweights + b * t * k, w.aux_grad + b * e, t,
-                      w.dlogits, s);
+  ops_.route_backward(dt_, router_shape(), in.probs, w.experts + b * t * k, w.weights + b * t * k,
+                      w.dweights + b * t * k, w.aux_grad + b * e, log_sums, z_slope, t, w.dlogits,
+                      s);
   ops_.linear_backward_weight(dt_, w.dlogits, in.normed, t, d, e, true, grad + o.router, s);
   if (o.router_bias >= 0) ops_.bias_backward(dt_, w.dlogits, t, e, grad + o.router_bias, s);
   ops_.linear_backward_input(dt_, w.dlogits, at(weights, o.router), t, d, e, dt_, w.dnormed, s);

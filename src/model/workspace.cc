@@ -181,6 +181,10 @@ void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const Wo
   scale = arena.take<float>(size.group_rows());
   counts = arena.take<int32_t>(m * e);
   prob_sums = arena.take<double>(m * e);
+  if (size.z_loss) {
+    log_sums = arena.take<float>(n);
+    log_squares = arena.take<double>(m);
+  }
   attention = lay_out_attention(arena, model, size);
   mlp = lay_out_mlp(arena, model, size);
   head = lay_out_head(arena, model, size);

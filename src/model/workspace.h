@@ -62,6 +62,7 @@ struct WorkspaceSize {
   SumShape sums = {};
   bool pages_expert_sums = false;      // RunShape's
   std::vector<int> shard_device = {};  // RunShape's
+  bool z_loss = false;                 // routers have one
   int64_t records = 0;  // records whose gradients a device finishes; 0: every record of the model
   int64_t first_kept(int64_t num_layers) const { return num_layers - saved_layers; }
   int64_t tokens() const { return microbatches * microbatch_tokens; }
@@ -163,6 +164,8 @@ struct Workspace {
   float* scale = nullptr;        // (R)
   int32_t* counts = nullptr;     // (M, E)
   double* prob_sums = nullptr;   // (M, E)
+  float* log_sums = nullptr;     // (N) Ops::log_sums, with z_loss
+  double* log_squares = nullptr;  // (M)
 
   void* dnormed = nullptr;       // (T, d) mat, training
   void* dlogits = nullptr;       // (T, E) mat, router, training

@@ -255,7 +255,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kRouteReplay:
       return enqueue_replay(task, lease, choices(1), in, s);
     case TaskKind::kRouteBackward:
-      return blocks.route_backward(l, b, page(0), page(1), in, sum, step, s);
+      return blocks.route_backward(l, b, page(0), page(1), in, sum, z_slope_, step, s);
     case TaskKind::kDenseMlpBackward:
       return blocks.dense_mlp_backward(l, b, page(0), page(1), in.dresidual, sum, step, s);
     case TaskKind::kAttentionBackward:
@@ -372,7 +372,7 @@ Result<Executor::Routed> Executor::read_routing(int64_t microbatch) {
   }
   const auto e = static_cast<size_t>(setup_.config.num_experts);
   const double* copy = routed_copies_.data() + microbatch * routed_doubles();
-  return Routed{{reinterpret_cast<const int32_t*>(copy + e), e}, {copy, e}};
+  return Routed{{reinterpret_cast<const int32_t*>(copy + 1 + e), e}, {copy + 1, e}, *copy};
 }
 
 void Executor::set_aux_gradient(const std::vector<float>& gradient, Microbatches microbatches) {

@@ -119,6 +119,7 @@ class Executor {
   struct Routed {
     std::span<const int32_t> counts;    // (E)
     std::span<const double> prob_sums;  // (E)
+    double log_squares = 0;             // of Ops::log_sums; 0 without WorkspaceSize::z_loss
   };
   // Waits until the microbatch is routed, and for nothing that its device does after that. Returns
   // the link's error where another rank's routing did not come. REQUIRES: its kRoute task has run
@@ -127,6 +128,8 @@ class Executor {
   // Sets the gradient of the balance loss with respect to each probability of some microbatches.
   // `gradient`: (M, E). Waits if these are all.
   void set_aux_gradient(const std::vector<float>& gradient, Microbatches microbatches);
+  // Sets the gradient of the z-loss by half the square of a token's log sum.
+  void set_z_slope(float slope) { z_slope_ = slope; }
   // Takes what routing of these microbatches of a step chose in a layer, by which the layer's
   // update moves its corrections. The first microbatch comes first.
   void add_load(int64_t layer, Microbatches microbatches, const LayerRouting& routing);
@@ -205,7 +208,7 @@ class Executor {
 
   // How much of routed_copies_ a microbatch has.
   int64_t routed_doubles() const {
-    return setup_.config.num_experts + div_ceil(setup_.config.num_experts, 2);
+    return setup_.config.num_experts + div_ceil(setup_.config.num_experts, 2) + 1;
   }
   // Neighbouring tensors of a record with the same decay setting are one span.
   std::vector<AdamSpan> spans_of(int64_t record) const;
@@ -224,12 +227,13 @@ class Executor {
   std::vector<double> square_sums_;
   std::vector<int32_t> finite_;  // [record] 0 if an update on a GPU made a weight that is not
                                  // finite
-  // Copies of Workspace::prob_sums and counts, one behind the other, and when each microbatch's are
-  // there and may be overwritten.
-  std::vector<double> routed_copies_;  // (M, prob_sums (E), counts (E) in half of as many)
+  // Copies of Workspace::log_squares, prob_sums and counts, one behind the other, and when each
+  // microbatch's are there and may be overwritten.
+  std::vector<double> routed_copies_;  // (M, 1, prob_sums (E), counts (E) in half of as many)
   std::vector<Event> routed_at_, routing_sent_;  // (M)
   std::vector<Event> indexed_at_;                // [device of the rank] its newest kIndex
   std::vector<float> aux_gradient_;              // (M, E)
+  float z_slope_ = 0;
   std::vector<int32_t> load_;                    // (num_layers, E) tokens of the newest step
   std::vector<std::shared_ptr<void>> pins_;  // page-lock what devices write into the host
   const StepBatch* batch_ = nullptr;

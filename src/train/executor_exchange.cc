@@ -63,7 +63,7 @@ Status Executor::receive_routing(int64_t microbatch) {
   setup_.link->receive(transfer, reinterpret_cast<std::byte*>(copy), *routing_);
   routing_->synchronize();
   RETURN_IF_ERROR(setup_.link->status());
-  const auto* counts = reinterpret_cast<const int32_t*>(copy + setup_.config.num_experts);
+  const auto* counts = reinterpret_cast<const int32_t*>(copy + 1 + setup_.config.num_experts);
   const int64_t most = setup_.size.microbatch_tokens;
   for (int64_t e = 0; e < setup_.config.num_experts; ++e) {
     if (counts[e] >= 0 && counts[e] <= most) continue;
@@ -94,8 +94,9 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
   blocks.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step, s);
   const int64_t e = setup_.config.num_experts;
   double* copy = routed_copies_.data() + b * routed_doubles();
-  s.copy(copy, step.prob_sums + b * e, e * int64_t{sizeof(double)});
-  s.copy(copy + e, step.counts + b * e, e * int64_t{sizeof(int32_t)});
+  if (step.log_squares != nullptr) s.copy(copy, step.log_squares + b, sizeof(double));
+  s.copy(copy + 1, step.prob_sums + b * e, e * int64_t{sizeof(double)});
+  s.copy(copy + 1 + e, step.counts + b * e, e * int64_t{sizeof(int32_t)});
   routed_at_[b] = s.record();
   send_routing(b, s);
   blocks.begin_sum(l, b, lease.data(0), in, step, s);

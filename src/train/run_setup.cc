@@ -25,6 +25,9 @@ RunSetup run_setup(const RunConfig& config) {
   setup.adam.clip_by_record = config.optim.clip == ClipKind::kPerExpert;
   setup.adam.clip_norm = config.optim.clip_norm;
   setup.adam.correction_speed = config.optim.correction_speed;
+  if (config.optim.balance_loss >= 0) setup.losses.balance = config.optim.balance_loss;
+  setup.losses.z = config.optim.z_loss;
+  setup.size.z_loss = setup.losses.z > 0;
   setup.adam.state = config.optim.state;
   setup.adam.seed = static_cast<uint64_t>(config.train.seed);
   setup.devices.clear();
@@ -117,6 +120,14 @@ Status check_layers(const ModelShape& model, const RunSetup& setup) {
                 strf("parallel.lags = %d %d %d: the last layer's experts would wait for attention "
                      "that waits for them; the third can be at most the sum of the first two",
                      lags.head, lags.attention, lags.expert));
+}
+
+Status check_losses(const ModelConfig& model, const RouterLosses& losses) {
+  if (losses.z == 0 || !model.family->sigmoid_router) return Status();
+  return Status(Exit::kUsage,
+                strf("optim.z_loss is above 0, and routers of %s score experts by sigmoids, which "
+                     "have no sum of exponentials to keep small; leave it out",
+                     model.family->model_type));
 }
 
 Status check_ranks(const ModelShape& model, const RunSetup& setup) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,9 +21,16 @@
 
 namespace pagoda {
 
+// Coefficients of what routers are trained by beside the cross-entropy.
+struct RouterLosses {
+  std::optional<double> balance;  // none: the model's
+  double z = 0;                   // 0: there is none
+};
+
 struct RunSetup {
   WorkspaceSize size;  // saved_layers, group_blocks: chosen for the run, whatever was asked for
   AdamSettings adam;
+  RouterLosses losses;
   std::vector<DeviceSetup> devices = std::vector<DeviceSetup>(1);  // of all ranks, in their order
   int rank = 0;  // whose part of the run this is
   bool eager_adam = false;    // RunShape's
@@ -53,6 +61,9 @@ struct RunSetup {
 // kUsage if the setup has numbers for other layers than the model's, moves corrections that its
 // routers have not, or has lags that would have the model's last layer wait for itself.
 Status check_layers(const ModelShape& model, const RunSetup& setup);
+
+// kUsage if a z-loss is asked for and the model's routers have no softmax.
+Status check_losses(const ModelConfig& model, const RouterLosses& losses);
 
 // kUsage if there are more ranks than the model has records: some would have nothing to keep.
 Status check_ranks(const ModelShape& model, const RunSetup& setup);

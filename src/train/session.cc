@@ -60,6 +60,7 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
   RETURN_IF_ERROR(ranks.agree(check_kernels(config, options)));
   const ModelShape model = model_shape(config);
   RETURN_IF_ERROR(check_layers(model, options));  // alike on all ranks, as the next
+  RETURN_IF_ERROR(check_losses(config, options.losses));
   RETURN_IF_ERROR(check_ranks(model, options));
   const GroupChoice group =
       choose_group(make_run_shape(model, options), model, options, options.device_bytes);

@@ -39,11 +39,12 @@ StepRunner::Forward StepRunner::begin(const StepBatch& batch) {
   forward.prob_means = forward.fractions;
   const auto all = static_cast<double>(
       std::max<int64_t>(1, batch.unpadded_tokens(0, shape.microbatches * t)));
+  const auto moe_layers = static_cast<double>(session_.config().num_moe_layers());
+  forward.routed = std::max(1.0, all * moe_layers);
   for (int64_t b = 0; b < shape.microbatches; ++b) {
     const auto tokens = static_cast<double>(batch.unpadded_tokens(b * t, (b + 1) * t));
     forward.shares.push_back(tokens / all);
-    forward.rows.push_back(
-        std::max(1.0, tokens * static_cast<double>(session_.config().num_moe_layers())));
+    forward.rows.push_back(std::max(1.0, tokens * moe_layers));
   }
   session_.executor().begin_step(batch);
   return forward;
@@ -98,6 +99,7 @@ Result<LayerRouting> StepRunner::add_routing(const StepPiece& piece, Forward& fo
   for (int64_t b = piece.microbatches.first; b < piece.microbatches.end(); ++b) {
     ASSIGN_OR_RETURN(const Executor::Routed routed, session_.executor().read_routing(b));
     routing.emplace_back(routed.counts.begin(), routed.counts.end());
+    forward.z_loss += routed.log_squares / forward.routed;
     for (size_t e = 0; e < routed.counts.size(); ++e) {
       const size_t i = static_cast<size_t>(b * shape.num_experts) + e;
       forward.fractions[i] += routed.counts[e] / forward.rows[b];
@@ -112,6 +114,8 @@ Result<LayerRouting> StepRunner::add_routing(const StepPiece& piece, Forward& fo
 void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& schedule,
                                   Microbatches microbatches) {
   session_.executor().set_aux_gradient(aux_gradient(forward), microbatches);
+  session_.executor().set_z_slope(
+      static_cast<float>(2.0 * session_.options().losses.z / forward.routed));
   for (int64_t l = 0; l < session_.shape().num_layers; ++l) {
     if (!session_.shape().is_moe[l]) continue;
     const LayerRouting routing = layer_routing(schedule.routing(), l, microbatches);
@@ -136,8 +140,9 @@ void StepRunner::add_losses(const StepBatch& batch, const std::vector<double>& l
 
 std::vector<float> StepRunner::aux_gradient(const Forward& forward) const {
   const RunShape& shape = session_.shape();
-  const double scale = session_.config().router_aux_loss_coef *
-                       static_cast<double>(shape.num_experts);
+  const double of_model = session_.config().router_aux_loss_coef;
+  const double scale =
+      session_.options().losses.balance.value_or(of_model) * static_cast<double>(shape.num_experts);
   std::vector<float> gradient;
   for (size_t i = 0; i < forward.fractions.size(); ++i) {
     const size_t b = i / shape.num_experts;
@@ -151,6 +156,7 @@ StepResult StepRunner::finish(Forward forward, const StepSums& sums, double lear
   StepResult result;
   result.loss = forward.loss;
   result.aux_loss = forward.aux_loss;
+  result.z_loss = forward.z_loss;
   result.learning_rate = learning_rate;
   result.tokens_per_expert = std::move(forward.tokens_per_expert);
   result.routing = std::move(forward.routing);

@@ -29,6 +29,7 @@ struct PhaseTime {
 struct StepResult {
   double loss = 0;       // cross-entropy, mean over the step's loss weight
   double aux_loss = 0;   // balance loss before its coefficient, mean over the tokens' microbatches
+  double z_loss = 0;  // before its coefficient, mean over tokens and MoE layers; 0: there is none
   double grad_norm = 0;  // norm of all gradients, before clipping
   double learning_rate = 0;
   int64_t tokens = 0;       // the step's tokens without padding
@@ -76,6 +77,8 @@ class StepRunner {
     Moment began, ended;
     double loss = 0;
     double aux_loss = 0;
+    double z_loss = 0;
+    double routed = 1;              // the step's tokens without padding times MoE layers
     std::vector<double> shares;     // (M) share of the step's tokens without padding
     std::vector<double> rows;       // (M) tokens times MoE layers, at least 1
     std::vector<double> fractions;  // (M, E) chosen share of each expert over all MoE layers

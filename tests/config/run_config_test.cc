@@ -37,7 +37,10 @@ std::vector<std::string> other_value(const Option& option) {
   if (std::holds_alternative<CountOrAuto>(option.target)) {
     return {option.text() == "auto" ? "5" : "auto"};
   }
-  if (std::holds_alternative<double*>(option.target)) return {"0.12345678901234567"};
+  if (std::holds_alternative<double*>(option.target) ||
+      std::holds_alternative<RealOrAuto>(option.target)) {
+    return {"0.12345678901234567"};
+  }
   if (std::holds_alternative<bool*>(option.target))
     return {option.text() == "true" ? "false" : "true"};
   if (std::holds_alternative<MemorySize*>(option.target)) return {"123MiB"};
@@ -194,6 +197,9 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"optim.beta1", {"1"}, "below 1"},
                              Wrong{"optim.beta2", {"-0.5"}, "below 1"},
                              Wrong{"optim.eps", {"0"}, "above 0"},
+                             Wrong{"optim.balance_loss", {"2e6"}, "auto or from 0 to 1e6"},
+                             Wrong{"optim.z_loss", {"-0.1"}, "from 0 to 1e6"},
+                             Wrong{"optim.z_loss", {"1e9"}, "from 0 to 1e6"},
                              Wrong{"optim.clip_norm", {"0"}, "optim.clip"},
                              Wrong{"optim.warmup_steps", {"1001"}, "train.steps = 1000"},
                              Wrong{"optim.warmup_steps", {"-1"}, "from 0"},

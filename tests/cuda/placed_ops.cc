@@ -222,10 +222,17 @@ void PlacedOps::route(const RouterShape& shape, const float* logits, DType dt,
 
 void PlacedOps::route_backward(DType dt, const RouterShape& shape, const float* probs,
                                const int32_t* experts, const float* weights, const float* dweights,
-                               const float* aux_grad, int64_t tokens, void* dlogits, Stream& s) {
-  require("route_backward", s, probs, experts, weights, dweights, aux_grad, dlogits);
-  inner_->route_backward(dt, shape, probs, experts, weights, dweights, aux_grad, tokens, dlogits,
-                         s);
+                               const float* aux_grad, const float* log_sums, float z_slope,
+                               int64_t tokens, void* dlogits, Stream& s) {
+  require("route_backward", s, probs, experts, weights, dweights, aux_grad, log_sums, dlogits);
+  inner_->route_backward(dt, shape, probs, experts, weights, dweights, aux_grad, log_sums, z_slope,
+                         tokens, dlogits, s);
+}
+
+void PlacedOps::log_sums(const float* logits, const uint8_t* padding, int64_t tokens,
+                         int64_t num_experts, float* log_sums, double* square_sum, Stream& s) {
+  require("log_sums", s, logits, padding, log_sums, square_sum);
+  inner_->log_sums(logits, padding, tokens, num_experts, log_sums, square_sum, s);
 }
 
 void PlacedOps::index_rows(const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts,

@@ -303,9 +303,42 @@ TEST(Route, ThreadsAndAliasingDoNotMatter) {
   });
 }
 
-// Loss = sum of weights times dweights plus sum of shares times aux_grad, choices fixed.
+double log_sum(const double* x, int64_t n) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < n; ++i) sum += std::exp(x[i]);
+  return std::log(sum);
+}
+
+TEST(Route, LogSumsAndTheirSquares) {
+  constexpr int64_t kTokens = 300, kExperts = 21;
+  TestTensor logits(DType::kF32, kTokens * kExperts), sums(DType::kF32, kTokens);
+  logits.randomise(62);
+  for (int64_t e = 0; e < kExperts; ++e)
+    logits.set(7 * kExperts + e, 500.0 + static_cast<double>(e));
+  std::vector<uint8_t> padding;
+  for (int64_t t = 0; t < kTokens; ++t) padding.push_back(t % 5 == 2);
+  for (const bool padded : {false, true}) {
+    double squares = -1.0, want_squares = 0.0;
+    ops().log_sums(logits.floats(), padded ? padding.data() : nullptr, kTokens, kExperts,
+                   sums.floats(), &squares, test_stream());
+    test_stream().synchronize();
+    for (int64_t t = 0; t < kTokens; ++t) {
+      Doubles row(kExperts);
+      const double shift = t == 7 ? 500.0 : 0.0;
+      for (int64_t e = 0; e < kExperts; ++e) row[e] = logits.get(t * kExperts + e) - shift;
+      const double want = shift + log_sum(row.data(), kExperts);
+      // The sum is off by 1e-6 of it at most, and the result is rounded twice.
+      EXPECT_NEAR(sums.get(t), want, 2e-6 + 2e-7 * std::abs(want)) << t;
+      if (!padded || padding[t] == 0) want_squares += want * want;
+    }
+    EXPECT_NEAR(squares / want_squares, 1.0, 1e-6);
+  }
+}
+
+// Loss = sum of weights times dweights plus sum of shares times aux_grad, choices fixed, plus the
+// tokens' squared log sums times half of z_slope.
 double route_loss(const RouteCase& c, const Doubles& logits, const std::vector<int32_t>& experts,
-                  const Doubles& dweights, const Doubles& aux) {
+                  const Doubles& dweights, const Doubles& aux, double z_slope) {
   double loss = 0.0;
   for (int64_t t = 0; t < c.tokens; ++t) {
     const Doubles p = c.scores(&logits[t * c.num_experts]);
@@ -317,6 +350,8 @@ double route_loss(const RouteCase& c, const Doubles& logits, const std::vector<i
     }
     for (const double score : p) all += score;
     for (int64_t e = 0; e < c.num_experts; ++e) loss += p[e] / all * aux[e];
+    const double log_of_all = log_sum(&logits[t * c.num_experts], c.num_experts);
+    loss += z_slope / 2 * log_of_all * log_of_all;
   }
   return loss;
 }
@@ -335,12 +370,17 @@ TEST(Route, GradientMatchesFiniteDifferences) {
       TestTensor dlogits(dt, c.tokens * c.num_experts);
       dweights.randomise(55);
       aux.randomise(56);
+      const float z_slope = c.sigmoid ? 0.0f : 0.7f;
+      TestTensor log_sums(DType::kF32, c.tokens);
+      double squares = 0.0;
+      ops().log_sums(r.logits.floats(), nullptr, c.tokens, c.num_experts, log_sums.floats(),
+                     &squares, test_stream());
       ops().route_backward(dt, c.shape(), r.probs.floats(), r.experts.data(), r.weights.floats(),
-                           dweights.floats(), aux.floats(), c.tokens, dlogits.data(),
-                           test_stream());
+                           dweights.floats(), aux.floats(), c.sigmoid ? nullptr : log_sums.floats(),
+                           z_slope, c.tokens, dlogits.data(), test_stream());
       test_stream().synchronize();
       const Doubles want = finite_differences(r.logits.doubles(), [&](const Doubles& x) {
-        return route_loss(c, x, r.experts, dweights.doubles(), aux.doubles());
+        return route_loss(c, x, r.experts, dweights.doubles(), aux.doubles(), z_slope);
       });
       // Terms are at most a few units large and cancel; fp32 leaves 1e-6 of them.
       expect_close(strf("dlogits %s", dtype_name(dt)), dlogits.doubles(), want, [&](size_t i) {
@@ -386,9 +426,12 @@ TEST(Route, PaddingIsNotThere) {
   dweights.randomise(59);
   aux.randomise(60);
   dlogits.randomise(61);
+  TestTensor log_sums(DType::kF32, 200);
+  double squares = 0.0;
+  ops().log_sums(r.logits.floats(), nullptr, 200, 9, log_sums.floats(), &squares, test_stream());
   ops().route_backward(DType::kF32, c.shape(), r.probs.floats(), r.experts.data(),
-                       r.weights.floats(), dweights.floats(), aux.floats(), 200, dlogits.data(),
-                       test_stream());
+                       r.weights.floats(), dweights.floats(), aux.floats(), log_sums.floats(), 0.5f,
+                       200, dlogits.data(), test_stream());
   test_stream().synchronize();
   for (int64_t i = 0; i < 600; ++i) {
     EXPECT_EQ(i < 450 ? place[rows[i]] : rows[i], i < 450 ? rows_apart[i] : -7) << "row " << i;

@@ -96,6 +96,40 @@ INSTANTIATE_TEST_SUITE_P(Models, Fp32Parity,
                                          "granitemoe", "granitemoe_fused", "dots1", "dots1_fused",
                                          "minimax_m2", "minimax_m2_fused"));
 
+// With optim.balance_loss and optim.z_loss, whatever config.json says.
+TEST(RouterLosses, LossAndGradientsOfRouters) {
+  const std::string folder = golden("qwen3_moe_tiny");
+  const Golden expected(folder + "/router_losses.safetensors");
+  const StepBatch batch = batch_of(Golden(expected_of("qwen3_moe_tiny")));
+  const RouterLosses losses{expected.number("balance"), expected.number("z")};
+  SessionModel model(folder, DType::kF32, static_cast<int64_t>(batch.tokens.size()) / 2, 2, {},
+                     losses);
+  auto result = model.runner().train(batch, 0.0);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_NEAR(result->z_loss / expected.number("z_loss"), 1.0, 1e-5);
+  const double total =
+      result->loss + *losses.balance * result->aux_loss + losses.z * result->z_loss;
+  EXPECT_NEAR(total / expected.number("loss"), 1.0, 1e-5);
+  int routers = 0;
+  for (size_t t = 0; t < model.table().tensors.size(); ++t) {
+    const std::string name = "grad." + model.table().tensors[t].name;
+    if (!expected.has(name)) continue;
+    EXPECT_LE(relative_l2(model.gradient(static_cast<int64_t>(t)), expected.floats(name)), 1e-4)
+        << name;
+    routers += model.table().tensors[t].role == TensorRole::kRouter;
+  }
+  EXPECT_EQ(routers, 2);
+}
+
+TEST(RouterLosses, SigmoidsHaveNoZLoss) {
+  auto folder = HfFolder::open(golden("glm4_moe"));
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  const Status refused = check_losses(folder->config(), {std::nullopt, 0.001});
+  EXPECT_EQ(refused.code(), Exit::kUsage);
+  EXPECT_NE(refused.message().find("optim.z_loss"), std::string::npos) << refused.message();
+  EXPECT_TRUE(check_losses(folder->config(), {0.1, 0.0}).ok());
+}
+
 // What config.json says of the pad token; empty: nothing, so that the family's own counts.
 struct PadToken {
   const char* model;

@@ -15,7 +15,7 @@ namespace pagoda {
 class SessionModel {
  public:
   SessionModel(const std::string& folder, DType dtype, int64_t microbatch_tokens,
-               int64_t microbatches = 2, CacheSize cache = {});
+               int64_t microbatches = 2, CacheSize cache = {}, RouterLosses losses = {});
 
   StepRunner& runner() { return *runner_; }
   Session& session() { return *session_; }

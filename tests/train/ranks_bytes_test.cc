@@ -115,10 +115,10 @@ TEST(RanksBytes, AreThoseOfRowsWeightsSumsAndRouting) {
   EXPECT_EQ(outcome.arrived.rows, 4 * rows);
   // Weights of each dense record go to the other rank in each step, since each has an update; and a
   // sum of its gradient comes back. Each microbatch's routing goes to the other rank in the
-  // forward: for each expert a count and a sum of probabilities.
+  // forward: for each expert a count and a sum of probabilities, and one sum of the z-loss.
   EXPECT_EQ(outcome.arrived.other_bytes,
             kSteps * (elements * (kValue + kFloat) +
-                      kMicrobatches * kMoeLayers * kExperts * (kFloat + 8)));
+                      kMicrobatches * kMoeLayers * (kExperts * (kFloat + 8) + 8)));
   // Rows: inputs; inputs, output gradients and routing weights; outputs; input gradients and those
   // of the routing weights.
   EXPECT_EQ(outcome.arrived.row_bytes, rows * (5 * kWidth * kValue + 2 * kFloat));

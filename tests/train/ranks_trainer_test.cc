@@ -73,15 +73,8 @@ TEST(RanksTrainer, ResumedOnOtherRanks) {
   }
 }
 
-// Moved to other ranks and killed before the next checkpoint: the old stores are those of the saved
-// step, and what the move made is gone after the next start.
-// Every rank counts the tokens of all, and a correction's home is wherever its layer's is.
-TEST(RanksTrainer, CorrectionsMoveAlikeOnAnyRanks) {
-  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
-  RankedTrainers run(
-      ClipKind::kGlobal, 4, [](RunConfig& c) { c.optim.correction_speed = 0.01; },
-      R"({"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe",
-                         "n_routed_experts": 24})");
+// Four steps on one rank, on two and three, and on two of several devices, give one hash.
+void expect_alike_on_any_ranks(RankedTrainers& run) {
   std::vector<std::string> hashes;
   for (const auto& way : std::vector<std::vector<std::pair<int, int>>>{
            {{1, 1}, {1, 1}}, {{2, 1}, {3, 1}}, {{2, 2}, {1, 2}}}) {
@@ -101,6 +94,27 @@ TEST(RanksTrainer, CorrectionsMoveAlikeOnAnyRanks) {
   EXPECT_EQ(hashes[2], hashes[0]);
 }
 
+// Every rank counts the tokens of all, and a correction's home is wherever its layer's is.
+TEST(RanksTrainer, CorrectionsMoveAlikeOnAnyRanks) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
+  RankedTrainers run(
+      ClipKind::kGlobal, 4, [](RunConfig& c) { c.optim.correction_speed = 0.01; },
+      R"({"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe",
+                         "n_routed_experts": 24})");
+  expect_alike_on_any_ranks(run);
+}
+
+TEST(RanksTrainer, LossesOfRoutersAreAlikeOnAnyRanks) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
+  RankedTrainers run(ClipKind::kGlobal, 4, [](RunConfig& c) {
+    c.optim.balance_loss = 0.2;
+    c.optim.z_loss = 0.1;
+  });
+  expect_alike_on_any_ranks(run);
+}
+
+// Moved to other ranks and killed before the next checkpoint: the old stores are those of the saved
+// step, and what the move made is gone after the next start.
 TEST(RanksTrainer, AMoveThatIsKilledLosesNothing) {
   const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
   RankedTrainers run;

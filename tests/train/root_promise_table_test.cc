@@ -270,6 +270,7 @@ struct LayerBufferRow {
   int64_t chunks = 1, shards = 0;  // train.chunks and train.shards of the eight microbatches
   int64_t expert_shards = 1;
   double correction_speed = 0;
+  double balance_loss = -1, z_loss = 0;
 };
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
@@ -347,6 +348,28 @@ const LayerBufferRow kLayerBufferRows[] = {
      4,
      1,
      0.01},
+    {{.what = "a balance loss and a z-loss", .seed = 56, .resumed = true},
+     kShared,
+     DType::kBF16,
+     1,
+     0,
+     1,
+     0,
+     0.2,
+     0.1},
+    {{.what = "the same in chunks on three devices, every switch, fp32",
+      .seed = 57,
+      .devices = "cpu*3",
+      .page_slots = 1,
+      .plan = kAll},
+     kTied,
+     DType::kF32,
+     2,
+     4,
+     1,
+     0,
+     0.2,
+     0.1},
     {{.what = "convolutions", .seed = 41, .resumed = true}, kLfm2},
     {{.what = "convolutions on three devices, every switch",
       .seed = 42,
@@ -443,6 +466,8 @@ std::unique_ptr<TinyRun> small_microbatches(const LayerBufferRow& row) {
   run->config().train.shards = row.shards;
   run->config().train.expert_shards = row.expert_shards;
   run->config().optim.correction_speed = row.correction_speed;
+  run->config().optim.balance_loss = row.balance_loss;
+  run->config().optim.z_loss = row.z_loss;
   return run;
 }
 

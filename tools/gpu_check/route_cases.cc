@@ -86,9 +86,11 @@ void add_backward(DType dt, const Routing& r, std::vector<OpCase>& cases) {
                                      : static_cast<int32_t>((token * 3 + i % r.k) % r.experts));
     }
     Tensor &experts = t.ints(given), &dlogits = t.filled(dt, all);
+    Tensor& log_sums = t.random(DType::kF32, r.tokens, 57);
     t.run([&](Ops& ops, const At& at, Stream& s) {
+      const float* sums = r.sigmoid ? nullptr : static_cast<float*>(at(log_sums));
       ops.route_backward(dt, r.shape(), at(probs), at(experts), at(weights), at(dweights), at(aux),
-                         r.tokens, at(dlogits), s);
+                         sums, 0.25f, r.tokens, at(dlogits), s);
     });
     // p (d - sum p d): the sum of E products in two orders. d has a quotient by a sum of k
     // probabilities, which here may nearly cancel.
@@ -109,6 +111,28 @@ void add_backward(DType dt, const Routing& r, std::vector<OpCase>& cases) {
              std::abs(before(probs, i)) * inner + 1e-30;
     });
   }});
+}
+
+void add_log_sums(const Routing& r, bool padded, std::vector<OpCase>& cases) {
+  cases.push_back(
+      {named("log_sums", r), [=](Trial& t) {
+         std::vector<uint8_t> marks(static_cast<size_t>(r.tokens), 0);
+         for (int64_t i = 2; i < r.tokens; i += 5) marks[static_cast<size_t>(i)] = padded;
+         Tensor &logits = t.random(DType::kF32, r.tokens * r.experts, 58, 2.0),
+                &padding = t.bytes(marks);
+         Tensor& sums = t.filled(DType::kF32, r.tokens);
+         Tensor& squares = t.doubles({9.0});
+         t.run([&](Ops& ops, const At& at, Stream& s) {
+           ops.log_sums(at(logits), at(padding), r.tokens, r.experts, at(sums), at(squares), s);
+         });
+         // An exponential (3e-7 each side), a sum of positive terms, a logarithm and a sum.
+         const double relative = 1e-6 + static_cast<double>(r.experts) * kEps32;
+         t.expect_close("sums", sums,
+                        [&](int64_t i) { return relative + 2 * kEps32 * std::abs(want(sums, i)); });
+         t.expect_close("squares", squares, [&](int64_t i) {
+           return 1e-3 * relative + 20 * relative * want(squares, i);
+         });
+       }});
 }
 
 void add_index(const Routing& r, int skew, std::vector<OpCase>& cases) {
@@ -172,6 +196,7 @@ std::vector<OpCase> route_cases() {
       add_route(dt, r, true, true, cases);
     }
     for (DType dt : kDTypes) add_backward(dt, r, cases);
+    for (bool padded : {false, true}) add_log_sums(r, padded, cases);
     for (int skew : {0, 1, 2}) add_index(r, skew, cases);
   }
   return cases;

@@ -152,6 +152,25 @@ def balance_loss(model, router_logits, padding=None):
                                     config.num_experts_per_tok, mask)
 
 
+def make_batch(rows, vocab, generator):
+    """A microbatch of random tokens; targets shifted inside documents."""
+    length = sum(rows[0])
+    tokens = torch.randint(0, vocab, (len(rows), length), generator=generator)
+    positions = torch.tensor([[p for n in row for p in range(n)] for row in rows])
+    documents = torch.tensor([[i for i, n in enumerate(row) for _ in range(n)] for row in rows])
+    targets = torch.full_like(tokens, NO_TARGET)
+    inside = documents[:, 1:] == documents[:, :-1]
+    targets[:, :-1] = torch.where(inside, tokens[:, 1:], NO_TARGET)
+    return Microbatch(tokens, targets, positions, documents)
+
+
+def z_loss(router_logits, padding=None):
+    """router_z_loss_func of Transformers' Switch: over the tokens of all MoE layers."""
+    if padding is not None:
+        router_logits = [x[padding.flatten() == 0] for x in router_logits]
+    return torch.cat([torch.logsumexp(x.float(), dim=-1) for x in router_logits]).square().mean()
+
+
 def balance_loss_imposed(model, router_logits, experts):
     """The same formula with the counts of imposed experts (per layer (tokens, top_k))."""
     num_experts = num_experts_of(model.config)
