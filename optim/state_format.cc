@@ -77,6 +77,13 @@ void begin_state(const StateLayout& layout, const float* masters, void* weights,
                 reinterpret_cast<int16_t*>(bytes + layout.remainders_at));
 }
 
+void widen_weights(DType dtype, const void* weights, int64_t n, float* values) {
+  for (int64_t i = 0; i < n; ++i) {
+    values[i] = dtype == DType::kF32 ? static_cast<const float*>(weights)[i]
+                                     : to_float(static_cast<const bf16*>(weights)[i]);
+  }
+}
+
 void read_masters(const StateLayout& layout, const void* weights, const void* state, int64_t first,
                   int64_t count, float* masters) {
   if (layout.weight_dtype == DType::kF32) {

@@ -53,6 +53,9 @@ void begin_weights(const StateLayout& layout, const float* masters, void* weight
 // Splits masters into weights and remainders, and sets the moments to zero.
 void begin_state(const StateLayout& layout, const float* masters, void* weights, void* state);
 
+// The values of n weights of this type.
+void widen_weights(DType dtype, const void* weights, int64_t n, float* values);
+
 // Reads masters [first, first + count) of a record.
 void read_masters(const StateLayout& layout, const void* weights, const void* state, int64_t first,
                   int64_t count, float* masters);

@@ -13,6 +13,7 @@ files; tools/goldens_test.py checks them against code that shares nothing with T
 """
 
 import argparse
+import fnmatch
 import json
 import random
 import shutil
@@ -274,7 +275,9 @@ def make_optimizer(model):
     return optimizer, get_constant_schedule_with_warmup(optimizer, CURVE_WARMUP)
 
 
-def train_curve(model, tokens):
+def train_curve(model, tokens, frozen=()):
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not any(fnmatch.fnmatchcase(name, pattern) for pattern in frozen))
     optimizer, schedule = make_optimizer(model)
     record = dict(cross_entropy=[], aux_loss=[], grad_norm=[], learning_rate=[])
     for step in range(CURVE_STEPS):
@@ -296,11 +299,11 @@ def train_curve(model, tokens):
     return record
 
 
-def make_curve(path, model, length, final_names):
-    """Fifty steps of AdamW on a model, rows of `length` tokens."""
+def make_curve(path, model, length, final_names, frozen=()):
+    """Fifty steps of AdamW on a model, rows of `length` tokens; frozen names do not train."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tokens = curve_tokens(model.config.vocab_size, length, torch.Generator().manual_seed(77))
-    record = train_curve(model, tokens)
+    record = train_curve(model, tokens, frozen)
     tensors = {"input_ids": as_i32(tokens)}
     tensors |= {name: torch.tensor(values, dtype=torch.float32) for name, values in record.items()}
     final = dict(ref.hub_tensors(model.named_parameters(), model.config.model_type))
@@ -309,6 +312,14 @@ def make_curve(path, model, length, final_names):
     losses = record["cross_entropy"]
     print(f"{path.parent.name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, "
           f"grad norm {min(record['grad_norm']):.3f} to {max(record['grad_norm']):.3f}")
+
+
+def make_frozen_curves(out):
+    for name, frozen in (("router", ["*.mlp.gate.weight"]),
+                         ("parts", ["*.embed_tokens.*", "*.k_proj.*", "*.down_proj*",
+                                    "model.layers.0.mlp.experts.*"])):
+        model = load(out / "qwen3_moe_tiny", torch.float32)
+        make_curve(out / "curve" / f"frozen_{name}.safetensors", model, 40, CURVE_FINAL, frozen)
 
 
 def make_fused(folder):
@@ -471,6 +482,7 @@ def main():
     make_bf16(out / "qwen3_moe_bf16", BF16, seed=9)
     make_fused(out / "qwen3_moe_bf16")
     make_curve(out / "curve" / "expected.safetensors", tiny, 40, CURVE_FINAL)
+    make_frozen_curves(out)
     make_families(out)
     make_dense(out / "llama", LLAMA, 27)
     make_pad_token(out / "qwen3_moe_tied", {"pad_token_id": 7})

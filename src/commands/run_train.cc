@@ -80,6 +80,7 @@ Status report_plan(const RunConfig& config, const TrainFlags& flags, const Prepa
                    Trace* trace, RankGroup& ranks) {
   const ModelConfig& model = prepared.folder->config();
   SessionOptions options = session_options(config, prepared.prompts);
+  RETURN_IF_ERROR(ranks.agree(set_frozen(config, model, options)));
   options.trace = trace;
   options.ranks = &ranks;
   RETURN_IF_ERROR(join_ranks(config, ranks, options));

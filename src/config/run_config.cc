@@ -67,6 +67,9 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("seed", c.train.seed, kResults, "seed of the data order");
   t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
         "type of weights and activations; master weights are fp32");
+  t.add("freeze", c.train.freeze, kResults,
+        "tensors that are not trained and have no optimizer state: embed, head, attention, norms, "
+        "router, experts, shared, mlp, or names as \"model.layers.0.*\"");
   t.add("devices", c.train.devices, kLocal,
         "devices that compute: auto (an NVIDIA GPU if one is usable, else the CPU), cpu, cuda:0; "
         "cuda*2: the first two GPUs, cpu*4: four CPU devices, cpu/8: one slowed 8 times, cpu/8:24: "
@@ -240,6 +243,21 @@ Status check_trace(const std::string& steps) {
   if (range && range->first >= 1 && range->first <= range->last) return Status();
   return refuse("train.trace_steps", toml_string(steps),
                 "must be the first and the last step to trace, for example \"10:12\"");
+}
+
+// So that every pattern is a text without escapes.
+Status check_freeze(const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    const auto fits = [](char c) {
+      return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+             std::string_view("._-*?").find(c) != std::string_view::npos;
+    };
+    if (!pattern.empty() && std::all_of(pattern.begin(), pattern.end(), fits)) continue;
+    return refuse("train.freeze", toml_string(pattern),
+                  "must be a word as router, or the name of tensors with * and ?, for example "
+                  "\"model.layers.0.*\"");
+  }
+  return Status();
 }
 
 Status check_counts(const RunConfig& c) {
@@ -417,6 +435,7 @@ namespace {
 Status check_values(const RunConfig& c) {
   RETURN_IF_ERROR(check_data(c.data));
   RETURN_IF_ERROR(check_counts(c));
+  RETURN_IF_ERROR(check_freeze(c.train.freeze));
   RETURN_IF_ERROR(check_sample(c.sample));
   RETURN_IF_ERROR(check_optim(c.optim, c.train.steps));
   if (c.plan.group_blocks > kMostTogether) {

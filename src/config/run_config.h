@@ -67,6 +67,7 @@ struct RunConfig {
     int64_t expert_shards = 1;
     int64_t seed = 0;
     DType dtype = DType::kBF16;
+    std::vector<std::string> freeze;
     std::vector<std::string> devices = {"auto"};
     std::string output_dir;
     int64_t save_steps = 500;
@@ -160,6 +161,8 @@ struct RunConfig {
   static SumShape saved_sums(const std::string& toml);
   // data.chat_date of a text that to_toml() made; "": it has none.
   static std::string saved_chat_date(const std::string& toml);
+  // train.freeze of a text that to_toml() made.
+  static std::vector<std::string> saved_freeze(const std::string& toml);
   // The first option that affects results and differs from the same one in `toml`, a text that
   // to_toml() made: "optim.beta1 is 0.9, was 0.8"; "" when there is none. An option that the text
   // does not have, since its build had not, was at its default. One that this build does not have

@@ -57,6 +57,17 @@ std::string RunConfig::saved_chat_date(const std::string& toml) {
   return quoted.size() < 2 ? "" : quoted.substr(1, quoted.size() - 2);
 }
 
+// Patterns have no characters that a text of TOML would escape (validate()).
+std::vector<std::string> RunConfig::saved_freeze(const std::string& toml) {
+  std::vector<std::string> patterns;
+  std::istringstream parts(values_of(toml)["train.freeze"]);
+  std::string between, pattern;
+  while (std::getline(parts, between, '"') && std::getline(parts, pattern, '"')) {
+    patterns.push_back(pattern);
+  }
+  return patterns;
+}
+
 std::string RunConfig::difference_from(const std::string& toml) const {
   std::map<std::string, std::string> before = values_of(toml);
   RunConfig copy = *this, defaults;

@@ -39,7 +39,7 @@ struct GroupExpert {
   const void* weights = nullptr;
   GroupRows rows;
   bool first = false;    // these are its first rows: its gradient begins here
-  float* gradient = nullptr;  // training
+  float* gradient = nullptr;  // training; nullptr: no expert of the group trains
 };
 
 // Where a microbatch's gradients of a dense record are added.

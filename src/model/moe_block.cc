@@ -286,9 +286,10 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
   ops_.swiglu_backward(dt_, swiglu_shape(), gate_up, w.dact, scale, n, f, gate_up, w.act, dscale,
                        s);
   if (o.down_bias >= 0) expert_biases_backward(group, gate_up, dout, scale, dscale, w, s);
-  ops_.grouped_linear_backward_weight(dt_, dout, w.act, gradients_of(group, o.down), f, d, s);
-  ops_.grouped_linear_backward_weight(dt_, gate_up, inbound, gradients_of(group, 0), d, 2 * f,
-                                      s);
+  if (group.front().gradient != nullptr) {
+    ops_.grouped_linear_backward_weight(dt_, dout, w.act, gradients_of(group, o.down), f, d, s);
+    ops_.grouped_linear_backward_weight(dt_, gate_up, inbound, gradients_of(group, 0), d, 2 * f, s);
+  }
   ops_.grouped_linear_backward_input(dt_, gate_up, gate_ups, d, 2 * f, dt_, outbound, s);
 }
 
@@ -299,8 +300,11 @@ void Blocks::expert_biases_backward(std::span<const GroupExpert> group, const vo
                                     const ExpertSpace& w, Stream& s) const {
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
   const ExpertOffsets o = expert_offsets(c_);
-  ops_.grouped_bias_backward(dt_, dgate_up, nullptr, gradients_of(group, o.gate_up_bias), 2 * f, s);
-  ops_.grouped_bias_backward(dt_, dout, scale, gradients_of(group, o.down_bias), d, s);
+  if (group.front().gradient != nullptr) {
+    ops_.grouped_bias_backward(dt_, dgate_up, nullptr, gradients_of(group, o.gate_up_bias), 2 * f,
+                               s);
+    ops_.grouped_bias_backward(dt_, dout, scale, gradients_of(group, o.down_bias), d, s);
+  }
   auto* of_bias = static_cast<float*>(w.dact);
   ops_.grouped_linear(dt_, dout, weights_of(group, o.down_bias), d, 1, DType::kF32, of_bias, s);
   ops_.add(DType::kF32, dscale, DType::kF32, of_bias, n, dscale, s);

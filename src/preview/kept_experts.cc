@@ -22,6 +22,7 @@ bool all_fit(const std::vector<int64_t>& whole, const DeviceBudget& budget, cons
 Result<KeptExperts> kept_experts(const ModelConfig& model, const RunConfig& config) {
   if (!config.zebra()) return KeptExperts();
   SessionOptions options = session_options(config);
+  RETURN_IF_ERROR(set_frozen(config, model, options));
   const RunShape shape = make_run_shape(model_shape(model), options);
   const DeviceBudget budget = config.device_budget();
   options.device_bytes = options.host_bytes = kRoomForAll;

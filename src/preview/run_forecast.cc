@@ -179,7 +179,9 @@ PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_
 
 Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
                                            std::vector<RankSettings>& ranks) {
-  for (const RankSettings& rank : ranks) {
+  for (RankSettings& rank : ranks) {
+    RETURN_IF_ERROR(set_frozen(rank.config, model.config, rank.setup));
+    RETURN_IF_ERROR(check_losses(model.config, rank.setup.losses));
     RETURN_IF_ERROR(check_layers(model.shape, rank.setup));
     RETURN_IF_ERROR(check_ranks(model.shape, rank.setup));
   }

@@ -91,6 +91,7 @@ Status choose_zebra(RunConfig& config, RankGroup& ranks,
   RETURN_IF_ERROR(join_ranks(config, ranks, setup));
   if (ranks.rank() > 0) return Status();
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
+  RETURN_IF_ERROR(set_frozen(config, model.config, setup));
   const MachineSheet machine = measured ? *measured : this_machine_sheet(config.gpus());
   choose_zebra(model.shape, machine, config, setup);
   RunConfig::Parallel& parallel = config.parallel;

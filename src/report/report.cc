@@ -121,6 +121,19 @@ std::string kept_line(const ModelConfig& config, const SessionOptions& options,
                   : strf("; all from memory.device = %s on", format_bytes_up(all).c_str()).c_str());
 }
 
+// What is not kept and not moved, since it does not train.
+std::string frozen_line(const SessionOptions& options, const RunShape& shape) {
+  int64_t state = 0, gradients = 0;
+  for (const RecordShape& record : shape.records) {
+    state += StateLayout(options.adam.state, options.size.dtype, record.num_elements).bytes -
+             record.state_bytes;
+    gradients += record.frozen_elements * shape.dtype_bytes;
+  }
+  return strf("frozen: %.1f M parameters; optimizer state is %s smaller for it, gradients %s",
+              static_cast<double>(options.frozen.elements) / 1e6, format_bytes(state).c_str(),
+              format_bytes(gradients).c_str());
+}
+
 std::string texts_of(const std::vector<Gpu>& gpus) {
   std::string text;
   for (const Gpu& gpu : gpus) text += (text.empty() ? "" : ", ") + gpu.text();
@@ -155,6 +168,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        static_cast<double>(table.active_parameters(config)) / 1e6,
                        (long long)config.num_layers, (long long)config.num_experts,
                        (long long)config.experts_per_token));
+  if (options.frozen.elements > 0) lines.push_back(frozen_line(options, shape));
   if (!options.gpus.empty()) lines.push_back("computes on " + texts_of(options.gpus));
   lines.push_back(offload_line(options, memory, traffic.step));
   lines.push_back(

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/log.h"
+#include "config/run_config.h"
 #include "parallel/host_name.h"
 #include "train/run_setup.h"
 
@@ -16,17 +17,26 @@ Status names_other_pages(const RunCheckpoint& checkpoint) {
                      (long long)checkpoint.step));
 }
 
-// A checkpoint's own numbers may be forged: kMismatch if no run has such records or pages.
-Result<PageTable> page_table_of(const RunCheckpoint& checkpoint) {
+// A checkpoint's own numbers may be forged: kMismatch if no run has such records.
+Result<RunShape> shape_of(const RunCheckpoint& checkpoint) {
   ASSIGN_OR_RETURN(const ModelConfig config, model_of(checkpoint));
   RunSetup setup;
   setup.size.microbatches = checkpoint.microbatches;
   setup.size.microbatch_tokens = checkpoint.microbatch_tokens;
   setup.size.dtype = saved_dtype(checkpoint);
   ASSIGN_OR_RETURN(setup.adam.state, state_format_of(checkpoint));
-  const RunShape shape = make_run_shape(model_shape(config), setup);
+  RunConfig run;
+  run.train.freeze = RunConfig::saved_freeze(checkpoint.resolved_config);
   const Status none = names_other_pages(checkpoint);
+  if (!set_frozen(run, config, setup).ok()) return none;
+  RunShape shape = make_run_shape(model_shape(config), setup);
   if (checkpoint.record_steps.size() != shape.records.size()) return none;
+  return shape;
+}
+
+// kMismatch if no run has such pages.
+Result<PageTable> page_table_of(const RunCheckpoint& checkpoint, const RunShape& shape) {
+  const Status none = names_other_pages(checkpoint);
   if (PageTable::count(shape) > kMostPages) return none;
   PageTable pages(shape);
   __int128 bytes = 0;
@@ -85,20 +95,24 @@ Status check_store_is_there(const CheckpointStore& store, int64_t step, Storage*
 
 Result<std::unique_ptr<CheckpointPages>> CheckpointPages::open_some(const RunCheckpoint& checkpoint,
                                                                     Storage* storage) {
-  ASSIGN_OR_RETURN(PageTable table, page_table_of(checkpoint));
-  std::unique_ptr<CheckpointPages> all(new CheckpointPages(std::move(table)));
+  ASSIGN_OR_RETURN(RunShape shape, shape_of(checkpoint));
+  ASSIGN_OR_RETURN(PageTable table, page_table_of(checkpoint, shape));
+  std::unique_ptr<CheckpointPages> all(new CheckpointPages(std::move(shape), std::move(table)));
   const size_t durable = 2 * checkpoint.record_steps.size();
   all->store_of_.assign(durable, -1);
   all->generation_.assign(durable, 0);
   for (size_t s = 0; s < checkpoint.stores.size(); ++s) {
     for (const PageVersion& version : checkpoint.stores[s].pages) {
-      if (version.page >= durable) return names_other_pages(checkpoint);
+      if (version.page >= durable || !is_durable(all->shape_, version.page)) {
+        return names_other_pages(checkpoint);
+      }
       all->store_of_[version.page] = static_cast<int32_t>(s);
       all->generation_[version.page] = version.generation;
     }
   }
-  for (const int32_t store : all->store_of_) {
-    if (store < 0) return names_other_pages(checkpoint);
+  for (PageId page = 0; page < durable; ++page) {
+    const bool missing = all->store_of_[page] < 0 && is_durable(all->shape_, page);
+    if (missing) return names_other_pages(checkpoint);
   }
   for (const CheckpointStore& store : checkpoint.stores) {
     const PageFile::Options options = {

@@ -34,6 +34,10 @@ class CheckpointPages {
                                                             Storage* storage);
 
   const PageTable& table() const { return pages_; }
+  // The elements of the record that have optimizer state.
+  int64_t trained_elements(int64_t record) const {
+    return shape_.records[static_cast<size_t>(record)].trained_elements();
+  }
   int64_t num_stores() const { return std::ssize(files_); }
   const Status& status_of(int64_t store) const { return statuses_[static_cast<size_t>(store)]; }
   // The store that has the page.
@@ -47,8 +51,10 @@ class CheckpointPages {
   Status verify();
 
  private:
-  explicit CheckpointPages(PageTable pages) : pages_(std::move(pages)) {}
+  CheckpointPages(RunShape shape, PageTable pages)
+      : shape_(std::move(shape)), pages_(std::move(pages)) {}
 
+  RunShape shape_;
   PageTable pages_;
   std::vector<std::unique_ptr<PageFile>> files_;  // [store] nullptr: it is not open
   std::vector<Status> statuses_;                  // [store]

@@ -314,11 +314,16 @@ LayerBuffers Executor::layer_buffers(const Task& task, const Lease& lease) const
 void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) {
   const ExpertSpace& space = experts_[own(task)];
   std::vector<GroupExpert> group;
+  const RunShape& shape = *setup_.shape;
+  const bool any_trains = shape.trains(task.record) ||
+                          std::any_of(joined_.begin(), joined_.end(), [&](const Joined& other) {
+                            return shape.trains(other.task.record);
+                          });
   const auto add = [&](const Task& t, const Lease& pages) {
     float* gradient = nullptr;  // as where nothing is trained
     if (t.num_uses > 3) {
       gradient = reinterpret_cast<float*>(pages.data(3));
-    } else if (space.grad != nullptr) {
+    } else if (space.grad != nullptr && any_trains) {
       gradient = space.grad + t.gradient * setup_.table.records[t.record].num_elements;
     }
     group.push_back({pages.data(0), {t.first_row, t.block_row, t.rows, t.padding}, t.first,
@@ -336,15 +341,28 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
   const RecordSpec& record = setup_.table.records[task.record];
-  const float* grad = gradient_sum(task, lease).data;
+  float* grad = gradient_sum(task, lease).data;
   if (grad == nullptr) {
     grad = experts_[own(task)].grad + task.gradient * record.num_elements;
   }
   if (record.kind == RecordKind::kEmbedding) grad += setup_.config.hidden_size;
+  clear_frozen(task, grad, s);
   double* square_sum = experts_[own(task)].square_sums + task.record;
-  setup_.ops[own(task)]->finish_gradient(setup_.size.dtype, grad, record.num_elements,
-                                           lease.data(0), square_sum, s);
+  setup_.ops[own(task)]->finish_gradient(setup_.size.dtype, grad,
+                                         setup_.frozen.trained(setup_.table, task.record),
+                                         lease.data(0), square_sum, s);
   s.copy(&square_sums_[task.record], square_sum, sizeof(double));
+}
+
+// Zeros what frozen tensors before the last one that trains have of the sum.
+void Executor::clear_frozen(const Task& task, float* gradient, Stream& s) {
+  const RecordSpec& record = setup_.table.records[task.record];
+  const int64_t trained = setup_.frozen.trained(setup_.table, task.record);
+  for (int64_t t = record.first_tensor; t < record.first_tensor + record.num_tensors; ++t) {
+    const TensorSpec& tensor = setup_.table.tensors[t];
+    if (!setup_.frozen.has(t) || tensor.offset >= trained) continue;
+    setup_.ops[own(task)]->fill_zero(gradient + tensor.offset, tensor.num_elements() * 4, s);
+  }
 }
 
 template <typename T>

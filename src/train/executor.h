@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "model/blocks.h"
+#include "model/frozen_tensors.h"
 #include "offload/pager.h"
 #include "optim/adam.h"
 #include "parallel/link.h"
@@ -72,6 +73,7 @@ class Executor {
     TensorTable table;
     WorkspaceSize size;  // on_gpu: updates on devices are gpu_adam's
     AdamSettings adam;
+    FrozenTensors frozen;
     std::vector<Device*> devices;  // the rank's; not owned
     std::vector<Throttle> throttles;  // [device]; empty: none is slowed
     std::vector<Ops*> ops;            // [device] its operators; not owned
@@ -176,6 +178,7 @@ class Executor {
                       const LayerBuffers& in, Stream& s);
   void enqueue_add_sums(const Task& task, const Lease& lease, Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
+  void clear_frozen(const Task& task, float* gradient, Stream& s);
   Stream& stream_of(const Task& task);
   // The task's device among the rank's.
   size_t own(const Task& task) const { return static_cast<size_t>(task.device - own_.first); }
@@ -210,7 +213,9 @@ class Executor {
   int64_t routed_doubles() const {
     return setup_.config.num_experts + div_ceil(setup_.config.num_experts, 2) + 1;
   }
-  // Neighbouring tensors of a record with the same decay setting are one span.
+  // Neighbouring tensors of a record with the same decay setting are one span. They end with the
+  // last one that trains. A frozen one before it does not decay and has a gradient of zeros, which
+  // leaves it as it is.
   std::vector<AdamSpan> spans_of(int64_t record) const;
 
   // [device] means one of the rank's, from 0.

@@ -16,10 +16,12 @@ std::vector<AdamSpan> Executor::spans_of(int64_t record) const {
   for (int64_t t = spec.first_tensor; t < spec.first_tensor + spec.num_tensors; ++t) {
     const TensorSpec& tensor = setup_.table.tensors[t];
     const int64_t end = tensor.offset + tensor.num_elements();
-    if (!spans.empty() && spans.back().decay == tensor.decay) {
+    if (end > setup_.frozen.trained(setup_.table, record)) break;
+    const bool decay = tensor.decay && !setup_.frozen.has(t);
+    if (!spans.empty() && spans.back().decay == decay) {
       spans.back().end = end;
     } else {
-      spans.push_back({tensor.offset, end, tensor.decay});
+      spans.push_back({tensor.offset, end, decay});
     }
   }
   return spans;
@@ -28,7 +30,7 @@ std::vector<AdamSpan> Executor::spans_of(int64_t record) const {
 void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger) {
   const DType dt = setup_.size.dtype;
   const bool with_gradient = task.num_uses > 2;
-  const int64_t n = setup_.table.records[task.record].num_elements;
+  const int64_t n = setup_.frozen.trained(setup_.table, task.record);
   const AdamRecord record{.layout = {setup_.adam.state, dt, n},
                           .spans = spans_[task.record],
                           .weights = lease.data(0),

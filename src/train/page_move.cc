@@ -50,6 +50,7 @@ Status copy_pages(CheckpointPages& pages, const std::vector<int>& readers, Sessi
   // After an error of its own a rank goes on, since others wait for what it sends.
   Status mine, passed;
   for (PageId page = 0; page < 2 * shape.records.size() && passed.ok(); ++page) {
+    if (!is_durable(shape, page)) continue;
     const int from = readers[static_cast<size_t>(pages.store_of(page))];
     const int to = shape.rank_of(shape.records[session.pages().pages[page].record].device);
     if (from != ranks.rank() && to != ranks.rank()) continue;

@@ -122,6 +122,12 @@ Status check_layers(const ModelShape& model, const RunSetup& setup) {
                      lags.head, lags.attention, lags.expert));
 }
 
+Status set_frozen(const RunConfig& config, const ModelConfig& model, RunSetup& setup) {
+  if (config.train.freeze.empty()) return Status();
+  ASSIGN_OR_RETURN(setup.frozen, freeze_tensors(TensorTable::make(model), config.train.freeze));
+  return Status();
+}
+
 Status check_losses(const ModelConfig& model, const RouterLosses& losses) {
   if (losses.z == 0 || !model.family->sigmoid_router) return Status();
   return Status(Exit::kUsage,
@@ -208,12 +214,14 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
     const auto at = static_cast<size_t>(std::max<int64_t>(0, record.layer));
     const int device = record.expert < 0 ? attending[at % attending.size()]
                                          : homes[static_cast<size_t>(record.expert)];
-    const StateLayout state(setup.adam.state, size.dtype, record.num_elements);
+    const std::vector<int64_t>& trailing = setup.frozen.trailing;
+    const int64_t frozen = trailing.empty() ? 0 : trailing[shape.records.size()];
+    const StateLayout state(setup.adam.state, size.dtype, record.num_elements - frozen);
     const bool with_shared =
         record.kind == RecordKind::kLayer && model.is_moe[static_cast<size_t>(record.layer)] != 0;
     const int64_t shared = with_shared ? layer_parameters(model, record.layer).feed_forward : 0;
     shape.records.push_back(
-        {record.num_elements, record.layer, record.expert, device, state.bytes, shared});
+        {record.num_elements, record.layer, record.expert, device, state.bytes, shared, frozen});
   }
   shape.microbatches = size.microbatches;
   shape.sums = size.sums;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "config/run_config.h"
+#include "model/frozen_tensors.h"
 #include "parallel/rank_group.h"
 #include "plan/machine/model_shape.h"
 #include "plan/memory/group_choice.h"
@@ -31,6 +32,7 @@ struct RunSetup {
   WorkspaceSize size;  // saved_layers, group_blocks: chosen for the run, whatever was asked for
   AdamSettings adam;
   RouterLosses losses;
+  FrozenTensors frozen;
   std::vector<DeviceSetup> devices = std::vector<DeviceSetup>(1);  // of all ranks, in their order
   int rank = 0;  // whose part of the run this is
   bool eager_adam = false;    // RunShape's
@@ -61,6 +63,9 @@ struct RunSetup {
 // kUsage if the setup has numbers for other layers than the model's, moves corrections that its
 // routers have not, or has lags that would have the model's last layer wait for itself.
 Status check_layers(const ModelShape& model, const RunSetup& setup);
+
+// Sets what train.freeze names of the model. Returns the errors of freeze_tensors().
+Status set_frozen(const RunConfig& config, const ModelConfig& model, RunSetup& setup);
 
 // kUsage if a z-loss is asked for and the model's routers have no softmax.
 Status check_losses(const ModelConfig& model, const RouterLosses& losses);

@@ -193,6 +193,7 @@ Status Session::allocate() try {
   setup.table = table_;
   setup.size = options_.size;
   setup.adam = options_.adam;
+  setup.frozen = options_.frozen;
   setup.shape = &shape_;
   setup.pages = &pages_;
   setup.pager = pager_.get();

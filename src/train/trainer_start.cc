@@ -246,6 +246,7 @@ Status Trainer::open_inputs() {
 
 Result<SessionOptions> Trainer::joined_options() const {
   SessionOptions options = session_options(config_, prompts_);
+  RETURN_IF_ERROR(set_frozen(config_, folder_->config(), options));
   options.trace = trace_;
   options.ranks = &ranks_;
   RETURN_IF_ERROR(join_ranks(config_, ranks_, options));

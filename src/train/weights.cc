@@ -38,11 +38,16 @@ class CheckpointWeights final : public WeightSource {
   std::string name() const override { return name_; }
 
   Status read_record(int64_t record, float* out) override {
-    const StateLayout layout(state_, dtype_, table_.records[record].num_elements);
+    const int64_t trained = pages_->trained_elements(record);
+    const int64_t frozen = table_.records[record].num_elements - trained;
     RETURN_IF_ERROR(pages_->read(pages_->table().weights(record), weights_page_));
-    RETURN_IF_ERROR(pages_->read(pages_->table().state(record), state_page_));
-    read_masters(layout, weights_page_.data() + kPageHeaderBytes,
-                 state_page_.data() + kPageHeaderBytes, 0, layout.num_elements, out);
+    const std::byte* weights = weights_page_.data() + kPageHeaderBytes;
+    if (trained > 0) {
+      RETURN_IF_ERROR(pages_->read(pages_->table().state(record), state_page_));
+      const StateLayout layout(state_, dtype_, trained);
+      read_masters(layout, weights, state_page_.data() + kPageHeaderBytes, 0, trained, out);
+    }
+    widen_weights(dtype_, weights + trained * dtype_bytes(dtype_), frozen, out + trained);
     return Status();
   }
 
@@ -83,17 +88,15 @@ Status check_range(const WeightSource& source, const TensorTable& table, int64_t
            (long long)(bad - table.tensors[t].offset)));
 }
 
-// Fills one record's pages on the host; state: nullptr without training.
+// Fills one record's pages on the host. `layout`: of its state; state: nullptr if it has none.
 Status fill_record(WeightSource& source, const TensorTable& table, int64_t record,
                    const StateLayout& layout, std::byte* weights, std::byte* state,
                    std::vector<float>& masters) {
-  masters.resize(static_cast<size_t>(layout.num_elements));
+  const int64_t all = table.records[static_cast<size_t>(record)].num_elements;
+  masters.resize(static_cast<size_t>(all));
   RETURN_IF_ERROR(source.read_record(record, masters.data()));
-  if (state != nullptr) {
-    begin_state(layout, masters.data(), weights, state);
-  } else {
-    begin_weights(layout, masters.data(), weights);
-  }
+  begin_weights(StateLayout(layout.format, layout.weight_dtype, all), masters.data(), weights);
+  if (state != nullptr) begin_state(layout, masters.data(), weights, state);
   if (layout.weight_dtype == DType::kF32) return Status();
   return check_range(source, table, record, reinterpret_cast<const bf16*>(weights), masters.data());
 }
@@ -127,12 +130,13 @@ Status load_weights(WeightSource& source, Session& session) {
     if (stop_requested() != 0) break;
     std::vector<PageUse> uses = {
         {session.pages().weights(record), Place::host(), Access::kCreate}};
-    if (training) uses.push_back({session.pages().state(record), Place::host(), Access::kCreate});
+    const bool trains = session.shape().trains(record);
+    if (trains) uses.push_back({session.pages().state(record), Place::host(), Access::kCreate});
     Lease lease = session.pager().acquire(uses, stream, 1);
     std::byte* weights = lease.data(0);
-    std::byte* state = training ? lease.data(1) : nullptr;
+    std::byte* state = trains ? lease.data(1) : nullptr;
     const StateLayout layout(session.options().adam.state, dtype,
-                             session.table().records[r].num_elements);
+                             session.shape().records[r].trained_elements());
     const TensorTable& table = session.table();
     stream.enqueue([&source, &table, &outcome, &masters, record, layout, weights, state] {
       if (!outcome.ok()) return;

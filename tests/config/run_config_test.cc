@@ -152,6 +152,15 @@ TEST(RunConfig, DifferencesFromAnotherBuild) {
   EXPECT_EQ(config.difference_from(saved), "train.layer_shards is no option of this build, was 3");
 }
 
+TEST(RunConfig, WhatIsFrozenIsReadFromACheckpoint) {
+  RunConfig config;
+  EXPECT_EQ(RunConfig::saved_freeze(config.to_toml()), std::vector<std::string>());
+  EXPECT_EQ(RunConfig::saved_freeze("[train]\nsteps = 3\n"), std::vector<std::string>());
+  config.train.freeze = {"router", "model.layers.?.*"};
+  EXPECT_EQ(RunConfig::saved_freeze(config.to_toml()), config.train.freeze);
+  EXPECT_NE(RunConfig().config_hash(), config.config_hash());
+}
+
 TEST(RunConfig, StepsCountOnlyWhereTheRateDependsOnThem) {
   RunConfig a = complete_config(), b = complete_config();
   a.optim.schedule = b.optim.schedule = ScheduleKind::kConstant;
@@ -197,6 +206,8 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"optim.beta1", {"1"}, "below 1"},
                              Wrong{"optim.beta2", {"-0.5"}, "below 1"},
                              Wrong{"optim.eps", {"0"}, "above 0"},
+                             Wrong{"train.freeze", {"router", "a b"}, "a word as router"},
+                             Wrong{"train.freeze", {""}, "a word as router"},
                              Wrong{"optim.balance_loss", {"2e6"}, "auto or from 0 to 1e6"},
                              Wrong{"optim.z_loss", {"-0.1"}, "from 0 to 1e6"},
                              Wrong{"optim.z_loss", {"1e9"}, "from 0 to 1e6"},

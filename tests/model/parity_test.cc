@@ -190,7 +190,21 @@ struct Curve {
   const char* model;
   const char* expected;
   int64_t row;  // tokens
+  std::vector<std::string> freeze = {};
 };
+
+// The reference's requires_grad = False.
+const std::vector<std::string> kFrozenRouter = {"router"};
+const std::vector<std::string> kFrozenParts = {"embed", "*.k_proj.weight", "*.down_proj.weight",
+                                               "model.layers.0.mlp.experts.*"};
+
+// No bit of it has changed.
+void expect_frozen(SessionModel& model, const std::string& folder, int64_t t) {
+  const TensorSpec& tensor = model.table().tensors[static_cast<size_t>(t)];
+  EXPECT_EQ(model.tensor(t, model.session().pages().weights(tensor.record)),
+            Golden(golden(folder) + "/model.safetensors").floats(tensor.name))
+      << tensor.name;
+}
 
 class CurveParity : public testing::TestWithParam<Curve> {};
 
@@ -200,7 +214,7 @@ TEST_P(CurveParity, FiftyStepsOfAdamW) {
   const auto losses = expected.floats("cross_entropy"), norms = expected.floats("grad_norm");
   const auto rates = expected.floats("learning_rate");
   const int64_t row = GetParam().row, tokens = 4 * row;
-  SessionModel model(golden(GetParam().model), DType::kF32, 2 * row);
+  SessionModel model(golden(GetParam().model), DType::kF32, 2 * row, 2, {}, {}, GetParam().freeze);
   double worst = 0;
   for (size_t step = 0; step < losses.size(); ++step) {
     StepBatch batch;
@@ -229,6 +243,9 @@ TEST_P(CurveParity, FiftyStepsOfAdamW) {
       expect_kept(model, GetParam().model, static_cast<int64_t>(t));
       continue;
     }
+    if (model.session().options().frozen.has(static_cast<int64_t>(t))) {
+      expect_frozen(model, GetParam().model, static_cast<int64_t>(t));
+    }
     if (!expected.has("final." + tensor.name)) continue;
     const auto values = model.tensor(static_cast<int64_t>(t),
                                      model.session().pages().weights(tensor.record));
@@ -239,6 +256,8 @@ TEST_P(CurveParity, FiftyStepsOfAdamW) {
 INSTANTIATE_TEST_SUITE_P(
     Models, CurveParity,
     testing::Values(Curve{"qwen3_moe_tiny", "curve/expected.safetensors", 40},
+                    Curve{"qwen3_moe_tiny", "curve/frozen_router.safetensors", 40, kFrozenRouter},
+                    Curve{"qwen3_moe_tiny", "curve/frozen_parts.safetensors", 40, kFrozenParts},
                     Curve{"mixtral", "mixtral/curve.safetensors", 20},
                     Curve{"olmoe", "olmoe/curve.safetensors", 20},
                     Curve{"qwen2_moe_fused", "qwen2_moe/curve.safetensors", 20},
@@ -251,7 +270,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Curve{"granitemoe", "granitemoe/curve.safetensors", 20},
                     Curve{"dots1_fused", "dots1/curve.safetensors", 20},
                     Curve{"minimax_m2", "minimax_m2/curve.safetensors", 20}),
-    [](const auto& info) { return std::string(info.param.model); });
+    [](const auto& info) {
+      const std::vector<std::string>& freeze = info.param.freeze;
+      return info.param.model + (freeze.empty() ? "" : strf("_%zu_frozen", freeze.size()));
+    });
 
 // With the reference's routing, our bf16 may be at most half as far again from fp32 as the
 // reference's own bf16. Experts with fewer than 64 tokens are too noisy to compare. How near the

@@ -3,7 +3,8 @@
 namespace pagoda {
 
 SessionModel::SessionModel(const std::string& folder, DType dtype, int64_t microbatch_tokens,
-                           int64_t microbatches, CacheSize cache, RouterLosses losses)
+                           int64_t microbatches, CacheSize cache, RouterLosses losses,
+                           const std::vector<std::string>& freeze)
     : folder_(std::move(HfFolder::open(folder).value())),
       storage_(std::move(open_storage(IoKind::kThreads, dir_.path()).value())) {
   SessionOptions options;
@@ -11,6 +12,7 @@ SessionModel::SessionModel(const std::string& folder, DType dtype, int64_t micro
   options.adam = {0.9, 0.95, 1e-8, 0.1};
   options.losses = losses;
   options.size.z_loss = losses.z > 0;
+  options.frozen = freeze_tensors(TensorTable::make(folder_.config()), freeze).value();
   options.devices.front().threads = options.optimizer_threads = 2;
   options.device_bytes = options.host_bytes = 256 * kMiB;
   options.directories = {dir_.file("store")};

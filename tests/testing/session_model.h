@@ -15,7 +15,8 @@ namespace pagoda {
 class SessionModel {
  public:
   SessionModel(const std::string& folder, DType dtype, int64_t microbatch_tokens,
-               int64_t microbatches = 2, CacheSize cache = {}, RouterLosses losses = {});
+               int64_t microbatches = 2, CacheSize cache = {}, RouterLosses losses = {},
+               const std::vector<std::string>& freeze = {});
 
   StepRunner& runner() { return *runner_; }
   Session& session() { return *session_; }

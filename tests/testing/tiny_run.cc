@@ -74,7 +74,9 @@ void TinyRun::use_minimum_budgets() {
   HfFolder folder = std::move(HfFolder::open(config_.model.path).value());
   const auto prompts = sample_prompts(config_, folder);
   CHECK(prompts.ok(), "%s", prompts.status().message().c_str());
-  const auto plan = Session::plan(folder.config(), session_options(config_, prompts.value()));
+  SessionOptions options = session_options(config_, prompts.value());
+  CHECK(set_frozen(config_, folder.config(), options).ok());
+  const auto plan = Session::plan(folder.config(), options);
   CHECK(plan.ok(), "%s", plan.status().message().c_str());
   config_.memory.device = MemorySize::of_bytes(plan.value().min_device_bytes);
   config_.memory.host = MemorySize::of_bytes(plan.value().min_host_bytes);
@@ -106,6 +108,7 @@ std::string outcome_hash(Trainer& trainer, const std::vector<double>& losses) {
     const int64_t n = session.table().records[r].num_elements;
     const auto record = static_cast<int64_t>(r);
     add_page(trainer, session.pages().weights(record), n * session.shape().dtype_bytes, sha);
+    if (!session.shape().trains(record)) continue;
     add_page(trainer, session.pages().state(record), session.shape().records[r].state_bytes, sha);
   }
   return sha.hex();

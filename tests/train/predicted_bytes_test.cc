@@ -119,6 +119,29 @@ TEST(PredictedBytes, AreThoseCountedForEveryPlan) {
   }
 }
 
+// What is frozen as a whole is read and never written, and has no state: less travels.
+TEST(PredictedBytes, AreThoseCountedWhereTensorsAreFrozen) {
+  std::optional<PageTraffic> of_all;
+  for (const std::vector<std::string>& freeze : std::vector<std::vector<std::string>>{
+           {}, {"router"}, {"embed", "*.k_proj.weight"}, {"router", "experts"}}) {
+    TinyRun run;
+    run.config().optim.untouched = UntouchedKind::kSkip;
+    run.use_minimum_budgets();
+    run.config().train.freeze = freeze;
+    const PageTraffic moved = expect_predicted(run.config());
+    EXPECT_GT(moved.fetch.moves, 0);
+    if (testing::Test::HasFailure()) return;
+    if (!of_all) of_all = moved;
+    if (freeze.empty()) continue;
+    EXPECT_LT(moved.write_back.bytes, of_all->write_back.bytes) << freeze.front();
+    EXPECT_LT(moved.fetch.bytes, of_all->fetch.bytes) << freeze.front();
+    std::printf("%s%s: %lld B written, %lld B read; with all trained %lld and %lld\n",
+                freeze.front().c_str(), freeze.size() > 1 ? " and more" : "",
+                (long long)moved.write_back.bytes, (long long)moved.fetch.bytes,
+                (long long)of_all->write_back.bytes, (long long)of_all->fetch.bytes);
+  }
+}
+
 // Weights that are read once a chunk, on devices of which one attends.
 TEST(PredictedBytes, AreThoseCountedInZebrasOrder) {
   for (const char* devices : {"cpu*2", "cpu*3"}) {

@@ -113,6 +113,15 @@ TEST(RanksTrainer, LossesOfRoutersAreAlikeOnAnyRanks) {
   expect_alike_on_any_ranks(run);
 }
 
+// What is frozen has no state that a new home would be given.
+TEST(RanksTrainer, FrozenTensorsStayOnAnyRanks) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
+  RankedTrainers run(ClipKind::kGlobal, 4, [](RunConfig& c) {
+    c.train.freeze = {"router", "embed", "*.experts.2.*"};
+  });
+  expect_alike_on_any_ranks(run);
+}
+
 // Moved to other ranks and killed before the next checkpoint: the old stores are those of the saved
 // step, and what the move made is gone after the next start.
 TEST(RanksTrainer, AMoveThatIsKilledLosesNothing) {

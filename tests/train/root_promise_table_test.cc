@@ -271,6 +271,7 @@ struct LayerBufferRow {
   int64_t expert_shards = 1;
   double correction_speed = 0;
   double balance_loss = -1, z_loss = 0;
+  std::vector<std::string> freeze = {};
 };
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
@@ -370,6 +371,30 @@ const LayerBufferRow kLayerBufferRows[] = {
      0,
      0.2,
      0.1},
+    {{.what = "frozen experts and routers", .seed = 58, .resumed = true},
+     kShared,
+     DType::kBF16,
+     1,
+     0,
+     1,
+     0,
+     -1,
+     0,
+     {"experts", "router"}},
+    {{.what = "frozen embedding, keys, an expert, on three devices, every switch, fp32",
+      .seed = 59,
+      .devices = "cpu*3",
+      .page_slots = 1,
+      .plan = kAll},
+     kTied,
+     DType::kF32,
+     2,
+     4,
+     4,
+     0,
+     -1,
+     0,
+     {"embed", "*.k_proj.weight", "model.layers.*.mlp.experts.1.*"}},
     {{.what = "convolutions", .seed = 41, .resumed = true}, kLfm2},
     {{.what = "convolutions on three devices, every switch",
       .seed = 42,
@@ -468,6 +493,7 @@ std::unique_ptr<TinyRun> small_microbatches(const LayerBufferRow& row) {
   run->config().optim.correction_speed = row.correction_speed;
   run->config().optim.balance_loss = row.balance_loss;
   run->config().optim.z_loss = row.z_loss;
+  run->config().train.freeze = row.freeze;
   return run;
 }
 

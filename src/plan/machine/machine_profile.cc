@@ -7,7 +7,7 @@ namespace pagoda {
 
 double task_units(const Task& task, const RunShape& shape) {
   const auto elements = [&] {
-    return static_cast<double>(shape.records[task.record].num_elements);
+    return static_cast<double>(shape.records[task.record].trained_elements());
   };
   switch (task_row(task.kind).unit) {
     case TaskUnit::kNothing: return 0;

@@ -124,7 +124,7 @@ void Costs::tables(MachineProfile& p) const {
 void Costs::updates(MachineProfile& p) const {
   double elements = 0, state = 0;
   for (const RecordShape& record : run_.records) {
-    elements += static_cast<double>(record.num_elements);
+    elements += static_cast<double>(record.trained_elements());
     state += static_cast<double>(record.state_bytes);
   }
   const auto experts = static_cast<double>(work_.coarseness.experts);

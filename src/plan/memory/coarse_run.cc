@@ -135,6 +135,7 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
     } else {
       coarse.records[static_cast<size_t>(at)].num_elements += record.num_elements;
       coarse.records[static_cast<size_t>(at)].state_bytes += record.state_bytes;
+      coarse.records[static_cast<size_t>(at)].frozen_elements += record.frozen_elements;
     }
   }
   return coarse;

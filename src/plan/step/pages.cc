@@ -63,14 +63,14 @@ PageTable::PageTable(const RunShape& shape)
     const RecordShape& record = shape.records[r];
     const auto id = static_cast<uint32_t>(r);
     const bool expert = record.expert >= 0;
-    const bool at_home = shape.is_home(r);
+    const bool at_home = shape.is_home(r), trains = shape.trains(r);
     add(PageKind::kWeights, record.num_elements * shape.dtype_bytes, id, at_home, expert);
-    add(PageKind::kState, shape.training ? record.state_bytes : kIoAlign, id,
-        shape.training && at_home, expert);
+    add(PageKind::kState, trains ? record.state_bytes : kIoAlign, id, trains && at_home, expert);
   }
   for (int64_t r = 0; r < num_records_; ++r) {
     const RecordShape& record = shape.records[r];
-    add(PageKind::kGradient, shape.training ? record.num_elements * shape.dtype_bytes : kIoAlign,
+    const int64_t elements = shape.trains(r) ? record.trained_elements() : 0;
+    add(PageKind::kGradient, std::max(kIoAlign, elements * shape.dtype_bytes),
         static_cast<uint32_t>(r), false, record.expert >= 0);
   }
   const int64_t t = shape.microbatch_tokens, d = shape.hidden_size;
@@ -245,6 +245,10 @@ void PageTable::add(PageKind kind, int64_t bytes, uint32_t record, bool durable,
   pages.push_back({page_bytes, record, durable, c, -1});
 }
 
+bool is_durable(const RunShape& shape, PageId page) {
+  return page % 2 == 0 || shape.trains(static_cast<int64_t>(page / 2));
+}
+
 std::vector<int64_t> pages_here(const RunShape& shape, const PageTable& pages) {
   std::vector<int64_t> count(pages.classes.size(), 0);
   for (const uint16_t c : slot_classes_here(shape, pages)) {
@@ -258,6 +262,8 @@ std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& 
   const auto is_here = [&](const PageTable::Page& page) {
     if (page.device >= 0) return shape.rank_of(page.device) == shape.rank;
     const PageTable::Class& of = pages.classes[page.slot_class];
+    const bool of_training = of.kind == PageKind::kState || of.kind == PageKind::kGradient;
+    if (of_training && shape.training && !shape.trains(page.record)) return false;
     const bool copied = of.kind == PageKind::kWeights && !of.expert;
     return shape.is_home(page.record) || (copied && attends);
   };

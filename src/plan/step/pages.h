@@ -2,6 +2,8 @@
 //
 //   weights(r), state(r)   of record r: durable at its home; two extents of one record on disk
 //   gradient(r)            of record r, rounded to the compute dtype; lives until its Adam
+//                          state and gradient end with the last element that trains; of a record
+//                          without any, no rank uses them
 //   layer_input(l, b)      (T, d): residual stream entering layer l for microbatch b; l =
 //   num_layers
 //                          is what the head reads
@@ -180,6 +182,10 @@ struct PageTable {
   int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_exchange_ = 0,
           first_parcel_ = 0, first_sum_ = 0, first_layer_sum_ = 0, first_expert_sum_ = 0;
 };
+
+// Whether the page file of its home keeps the page: weights, and state of what trains.
+// REQUIRES: page < 2 * records.
+bool is_durable(const RunShape& shape, PageId page);
 
 // [page] its class; kNoSlotClass: RunShape::rank never uses it. The rank uses pages of records at
 // home there, copies of dense weights if one of its devices attends, and pages that one of its

@@ -46,6 +46,10 @@ struct RecordShape {
   int device = 0;
   int64_t state_bytes = 0;  // of its optimizer state, when training
   int64_t shared_elements = 0;  // of a layer's dense record: its last elements, the shared expert
+  int64_t frozen_elements = 0;  // its last ones, which have no state and no gradient
+
+  int64_t trained_elements() const { return num_elements - frozen_elements; }
+  bool trains() const { return trained_elements() > 0; }
 };
 
 // Neighbouring devices.
@@ -134,6 +138,9 @@ struct RunShape {
   // The rank whose page file holds the record.
   int home_rank(int64_t record) const {
     return rank_of(records[static_cast<size_t>(record)].device);
+  }
+  bool trains(int64_t record) const {
+    return training && records[static_cast<size_t>(record)].trains();
   }
   bool is_home(int64_t record) const { return home_rank(record) == rank; }
   // Whether a device of the rank attends, so that it needs the dense weights.

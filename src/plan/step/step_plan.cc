@@ -269,9 +269,10 @@ void StepPlan::head(Microbatches microbatches, TaskList& tasks) const {
   if (finishes(microbatches)) dense_gradient(record, tasks);
 }
 
-// The gradient of a dense record from its whole sum.
+// The gradient of a dense record from its whole sum, if it trains.
 void StepPlan::dense_gradient(int64_t record, TaskList& tasks) const {
   const RecordShape& shape = shape_.records[record];
+  if (!shape.trains()) return;
   Task t = task(TaskKind::kGradient, Phase::kBackward, shape.layer, -1);
   t.record = record;
   t.device = static_cast<uint8_t>(shape.device);

@@ -219,8 +219,9 @@ void StepPlan::add_expert_sums(const Task& like, const std::vector<ExpertSums::A
   }
 }
 
-// The gradient of an expert from its sum, which is a page or a buffer of its device.
+// The gradient of an expert, if it trains, from its sum, which is a page or a buffer of its device.
 void StepPlan::expert_gradient(const Task& like, std::optional<PageId> sum, TaskList& tasks) const {
+  if (!shape_.records[static_cast<size_t>(like.record)].trains()) return;
   const Place place = Place::on_device(like.device);
   Task t = task(TaskKind::kGradient, Phase::kBackward, like.layer, -1);
   t.expert = like.expert;

@@ -11,7 +11,7 @@ namespace pagoda {
 namespace {
 
 void apply(const StepPlan& plan, const PendingUpdates& updates, int64_t record, TaskList& tasks) {
-  if (!updates.has_pending(record)) return;
+  if (!updates.has_pending(record) || !plan.shape().trains(record)) return;
   plan.adam(record, updates.pending(record), updates.has_gradient(record), tasks);
 }
 

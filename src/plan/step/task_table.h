@@ -17,10 +17,10 @@ enum class TaskUnit : uint8_t {
   kChoices,          // tokens x experts per token, of its microbatch or of all
   kRows,             // rows of experts
   kComputedRows,     // rows of experts, and the padding behind them
-  kElements,         // elements of its record
+  kElements,         // elements of its record that train
   kSummedElements,   // Task::elements
   kBytes,            // Task::bytes
-  kUpdatedElements,  // elements of its record x updates it applies
+  kUpdatedElements,  // these x updates it applies
 };
 
 enum class TaskColour : uint8_t { kOther, kAttention, kExperts, kHead, kUpdates };

@@ -25,6 +25,7 @@ void add_content(Session& session, std::vector<std::string>& content) {
     if (!session.shape().is_home(record)) continue;
     const int64_t n = session.table().records[r].num_elements;
     add_page(session, session.pages().weights(record), n * session.shape().dtype_bytes, content[r]);
+    if (!session.shape().trains(record)) continue;
     add_page(session, session.pages().state(record), session.shape().records[r].state_bytes,
              content[r]);
   }
