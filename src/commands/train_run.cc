@@ -44,7 +44,8 @@ TrainRun::TrainRun(const RunConfig& config, const RunOutput& output,
       ranks_(ranks),
       progress_(config.train.log_steps),
       peak_flops_per_s_(peak_flops_of(this_machine_sheet(config.gpus()))),
-      evals_(metrics_ ? metrics_->evals() : EvalHistory()) {}
+      evals_(metrics_ ? metrics_->evals() : EvalHistory()),
+      experts_(config.train.watch_steps, config.train.watch_load) {}
 
 Status TrainRun::run(bool resumed) {
   Status outcome = run_steps(resumed);
@@ -101,6 +102,9 @@ Status TrainRun::one_step() {
   usage.mfu = mfu_of(usage);
   ASSIGN_OR_RETURN(const std::string of_ranks, usages_of_ranks(usage));
   report(result, usage, of_ranks);
+  for (const std::string& text : experts_.note(result.tokens_per_expert)) {
+    warn(strf("step %lld: ", (long long)trainer_->steps_done()) + text);
+  }
   last_loss_ = result.loss;
   if (result.skipped) {
     warn(strf("step %lld: non-finite gradient; the step was skipped, nothing was updated",

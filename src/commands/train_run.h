@@ -9,6 +9,7 @@
 
 #include "config/run_config.h"
 #include "parallel/rank_group.h"
+#include "report/expert_watch.h"
 #include "report/metrics.h"
 #include "report/progress.h"
 #include "report/routing_recorder.h"
@@ -64,6 +65,7 @@ class TrainRun {
   double step_s_ = 0;  // of the newest step
   bool warned_of_grace_ = false;
   EvalHistory evals_;
+  ExpertWatch experts_;
   std::optional<double> last_loss_;  // loss of the last step of this process
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };

@@ -83,6 +83,13 @@ void declare_train(RunConfig& c, OptionTable& t) {
         "length of one evaluation; `pagoda eval` takes the whole text unless this is set",
         "microbatches");
   t.add("log_steps", c.train.log_steps, kRunOnly, "interval of printed lines", "steps");
+  t.add(
+      "watch_steps", c.train.watch_steps, kRunOnly,
+      "steps over which experts are counted, to warn of those without tokens or with too many; 0: "
+      "no warnings",
+      "steps");
+  t.add("watch_load", c.train.watch_load, kRunOnly,
+        "an expert with more than so many times the mean of its layer is warned of; 0: none is");
   t.add("trace_steps", c.train.trace_steps, kRunOnly,
         "FIRST:LAST, steps to trace in OUTPUT_DIR/trace.json (ui.perfetto.dev); none: no trace");
   t.alias("trace-steps");
@@ -263,7 +270,7 @@ Status check_freeze(const std::vector<std::string>& patterns) {
 Status check_counts(const RunConfig& c) {
   constexpr int64_t kMaxSteps = int64_t{1} << 40;
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
-  constexpr double kMostSeconds = 86400;
+  constexpr double kMostSeconds = 86400, kMostLoad = 1e6;
   const RunConfig::Train& t = c.train;
   RETURN_IF_ERROR(check_range("train.steps", t.steps, 1, kMaxSteps));
   RETURN_IF_ERROR(check_range("train.micro_batch_tokens", t.micro_batch_tokens, 0, kMaxTokens));
@@ -284,6 +291,11 @@ Status check_counts(const RunConfig& c) {
   // Times the rows of a microbatch, below 2^31, that is an int64.
   RETURN_IF_ERROR(check_range("train.eval_batches", t.eval_batches, 1, kMaxTokens));
   RETURN_IF_ERROR(check_range("train.log_steps", t.log_steps, 1, kMaxSteps));
+  RETURN_IF_ERROR(check_range("train.watch_steps", t.watch_steps, 0, kMaxSteps));
+  if (!(t.watch_load == 0 || (t.watch_load > 1 && t.watch_load <= kMostLoad))) {
+    return refuse("train.watch_load", real_text(t.watch_load),
+                  "must be 0 or above 1, for example 8");
+  }
   RETURN_IF_ERROR(check_trace(t.trace_steps));
   RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
   RETURN_IF_ERROR(check_range("train.optimizer_threads", t.optimizer_threads, 0, 1024));
