@@ -113,19 +113,16 @@ Status take_folder(RunOutput& output, bool resume, RankGroup& ranks) {
   return ranks.agree(leads ? output.create() : Status());
 }
 
-// Opens what rank 0 writes beside the trainer's files.
-struct Records {
-  std::unique_ptr<MetricsFile> metrics;
-  std::unique_ptr<RoutingRecorder> routing;
-};
-
-Result<Records> open_records(const RunConfig& config, bool resume, Trainer& trainer) {
-  Records records;
+Result<TrainRecords> open_records(const RunConfig& config, bool resume, Trainer& trainer) {
+  TrainRecords records;
   ASSIGN_OR_RETURN(records.metrics, MetricsFile::open(config.train.output_dir + "/metrics.jsonl",
                                                       resume ? trainer.steps_done() : -1));
   ASSIGN_OR_RETURN(records.routing, open_routing(config, resume, trainer));
   RETURN_IF_ERROR(
       write_text_file(config.train.output_dir + "/resolved.toml", trainer.config().to_toml()));
+  if (!config.train.tensorboard) return records;
+  ASSIGN_OR_RETURN(records.events, EventFile::create(config.train.output_dir + "/tensorboard",
+                                                     trainer.steps_done() + 1));
   return records;
 }
 
@@ -155,11 +152,10 @@ Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* of
   if (flags.resume) {
     log_info(strf("resuming from step %lld", (long long)trainer->steps_done()));
   }
-  auto records = leads ? open_records(config, flags.resume, *trainer) : Records();
+  auto records = leads ? open_records(config, flags.resume, *trainer) : TrainRecords();
   RETURN_IF_ERROR(ranks.agree(records.status()));
   RETURN_IF_ERROR(ranks.agree(leads ? output.keep() : Status()));
-  TrainRun run(config, output, std::move(trainer), std::move(records->metrics),
-               std::move(records->routing), &trace, ranks);
+  TrainRun run(config, output, std::move(trainer), records.take(), &trace, ranks);
   return run.run(flags.resume);
 }
 

@@ -33,13 +33,14 @@ bool ended_by_signal(const Status& status) { return static_cast<int>(status.code
 }  // namespace
 
 TrainRun::TrainRun(const RunConfig& config, const RunOutput& output,
-                   std::unique_ptr<Trainer> trainer, std::unique_ptr<MetricsFile> metrics,
-                   std::unique_ptr<RoutingRecorder> routing, StepTrace* trace, RankGroup& ranks)
+                   std::unique_ptr<Trainer> trainer, TrainRecords records, StepTrace* trace,
+                   RankGroup& ranks)
     : config_(config),
       output_(output),
       trainer_(std::move(trainer)),
-      metrics_(std::move(metrics)),
-      routing_(std::move(routing)),
+      metrics_(std::move(records.metrics)),
+      routing_(std::move(records.routing)),
+      events_(std::move(records.events)),
       trace_(*trace),
       ranks_(ranks),
       progress_(config.train.log_steps),
@@ -121,6 +122,7 @@ Result<int> TrainRun::signal() {
 
 void TrainRun::write(MetricsType type, const MetricsFields& fields) {
   if (metrics_) metrics_->write(type, fields);
+  if (events_) events_->write(type, fields);
 }
 
 // All ranks know what it is about.

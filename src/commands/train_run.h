@@ -9,6 +9,7 @@
 
 #include "config/run_config.h"
 #include "parallel/rank_group.h"
+#include "report/event_file.h"
 #include "report/expert_watch.h"
 #include "report/metrics.h"
 #include "report/progress.h"
@@ -20,12 +21,18 @@
 
 namespace pagoda {
 
+// What rank 0 writes beside the trainer's files; other ranks have none.
+struct TrainRecords {
+  std::unique_ptr<MetricsFile> metrics;
+  std::unique_ptr<RoutingRecorder> routing;  // nullptr: not recorded
+  std::unique_ptr<EventFile> events;         // nullptr: none are written
+};
+
 // One run from its first printed line to its last.
 class TrainRun {
  public:
   TrainRun(const RunConfig& config, const RunOutput& output, std::unique_ptr<Trainer> trainer,
-           std::unique_ptr<MetricsFile> metrics, std::unique_ptr<RoutingRecorder> routing,
-           StepTrace* trace, RankGroup& ranks);
+           TrainRecords records, StepTrace* trace, RankGroup& ranks);
 
   Status run(bool resumed);
 
@@ -56,6 +63,7 @@ class TrainRun {
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<MetricsFile> metrics_;      // nullptr: another rank writes
   std::unique_ptr<RoutingRecorder> routing_;  // nullptr: not recorded
+  std::unique_ptr<EventFile> events_;         // nullptr: none are written
   StepTrace& trace_;
   RankGroup& ranks_;
   Progress progress_;

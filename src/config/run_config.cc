@@ -83,11 +83,11 @@ void declare_train(RunConfig& c, OptionTable& t) {
         "length of one evaluation; `pagoda eval` takes the whole text unless this is set",
         "microbatches");
   t.add("log_steps", c.train.log_steps, kRunOnly, "interval of printed lines", "steps");
-  t.add(
-      "watch_steps", c.train.watch_steps, kRunOnly,
-      "steps over which experts are counted, to warn of those without tokens or with too many; 0: "
-      "no warnings",
-      "steps");
+  t.add("tensorboard", c.train.tensorboard, kRunOnly,
+        "the numbers of metrics.jsonl are written to OUTPUT_DIR/tensorboard, too");
+  t.add("watch_steps", c.train.watch_steps, kRunOnly,
+        "span over which experts without tokens, or with too many, are noticed; 0: none are",
+        "steps");
   t.add("watch_load", c.train.watch_load, kRunOnly,
         "an expert with more than so many times the mean of its layer is warned of; 0: none is");
   t.add("trace_steps", c.train.trace_steps, kRunOnly,

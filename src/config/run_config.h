@@ -74,6 +74,7 @@ struct RunConfig {
     int64_t eval_steps = 100;
     int64_t eval_batches = 8;
     int64_t log_steps = 10;
+    bool tensorboard = false;
     int64_t watch_steps = 100;
     double watch_load = 8.0;
     std::string trace_steps;

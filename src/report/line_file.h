@@ -32,8 +32,8 @@ class LineFile {
   Result<int64_t> kept_bytes(const std::function<bool(std::string_view)>& keep) const;
   // Removes everything behind the first `bytes`, which are whole lines. kCannotCreate.
   Status cut(int64_t bytes);
-  // Adds all of `lines` or nothing; a failure warns once and never stops a run. REQUIRES: `lines`
-  // ends with a newline.
+  // Adds all of `lines`, which end with a newline (or records of bytes, of a file that is never
+  // cut), or nothing; a failure warns once and never stops a run.
   void add(std::string_view lines);
 
   const std::string& path() const { return path_; }

@@ -23,6 +23,7 @@ namespace {
 constexpr const char* kFiles[] = {"tokens.bin", "eval_tokens.bin", "metrics.jsonl",
                                   "resolved.toml"};
 constexpr char kCheckpoints[] = "checkpoints";
+constexpr char kEvents[] = "tensorboard";
 
 // The kernel closes the files of a killed process's io_uring some time after the process has ended.
 constexpr std::chrono::seconds kLockWait(5);
@@ -120,7 +121,7 @@ Status RunOutput::reuse() {
   RETURN_IF_ERROR(open());
   RETURN_IF_ERROR(refuse_links(*folder_, [](const std::string& name) {
     return std::ranges::count(kFiles, name) > 0 || name == kCheckpoints || name == kStartMark ||
-           name == kMoveMark || name == "store";
+           name == kMoveMark || name == "store" || name == kEvents;
   }));
   if (const auto checkpoints = folder_->folder(kCheckpoints); checkpoints.ok()) {
     RETURN_IF_ERROR(refuse_links(checkpoints.value(), [](const std::string&) { return true; }));
@@ -172,6 +173,7 @@ Status RunOutput::remove_start(const std::vector<MarkedFile>& page_files) const 
     if (!removed.ok()) log_warn(removed.message());
   }
   RETURN_IF_ERROR(folder_->remove_folder(kCheckpoints));
+  RETURN_IF_ERROR(folder_->remove_folder(kEvents));
   RETURN_IF_ERROR(remove_files([](const std::string& name) {
     return std::ranges::any_of(
         kFiles, [&](const char* file) { return name == file || is_unfinished(name, file); });

@@ -1,5 +1,5 @@
-// The folder of a run holds resolved.toml, metrics.jsonl, tokens.bin, checkpoints/, and by default
-// store/.
+// The folder of a run holds resolved.toml, metrics.jsonl, tokens.bin, checkpoints/, by default
+// store/, and if they are asked for tensorboard/.
 #pragma once
 
 #include <functional>
