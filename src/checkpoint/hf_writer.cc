@@ -103,6 +103,12 @@ Result<HfWriter> HfWriter::create(Options options, const TensorTable& table) {
   return writer;
 }
 
+int64_t HfWriter::needed_bytes(Options options, const TensorTable& table) {
+  HfWriter writer(std::move(options), table);
+  writer.plan_shards();
+  return writer.needed_bytes();
+}
+
 int64_t HfWriter::bytes_of(const StoredTensor& stored) const {
   int64_t bytes = 0;
   for (const int64_t part : stored.parts) {

@@ -42,6 +42,9 @@ class HfWriter {
   // dies it has no config.json, so nothing takes it for a model.
   static Result<HfWriter> create(Options options, const TensorTable& table);
 
+  // The bytes that create() asks the disk for.
+  static int64_t needed_bytes(Options options, const TensorTable& table);
+
   // Every tensor of the table, in the order in which they must come.
   const std::vector<int64_t>& order() const { return order_; }
   // The next `count` values of `tensor`, which may come in pieces unless it is a correction. The

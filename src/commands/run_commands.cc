@@ -118,7 +118,15 @@ Status run_export(const ExportFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.checkpoint));
   ASSIGN_OR_RETURN(const ModelInput model, open_model(flags.model_path, flags.checkpoint,
                                                       flags.step, storage.get()));
-  RETURN_IF_ERROR(export_weights(*model.weights, *model.folder, flags.output_dir, flags.dtype));
+  ASSIGN_OR_RETURN(const FoundCheckpoint found,
+                   find_checkpoint(flags.checkpoint, model.step, storage.get()));
+  ModelCard card;
+  card.model_path = found.checkpoint.model_path;
+  card.resolved_config = found.checkpoint.resolved_config;
+  card.step = model.step;
+  take_held_out_loss(flags.checkpoint + "/metrics.jsonl", card);
+  RETURN_IF_ERROR(export_weights(*model.weights, *model.folder, flags.output_dir, flags.dtype,
+                                 model_card_text(card)));
   log_info(strf("wrote step %lld of %s to %s", (long long)model.step,
                 flags.checkpoint.c_str(), flags.output_dir.c_str()));
   return Status();

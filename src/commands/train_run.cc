@@ -46,7 +46,8 @@ TrainRun::TrainRun(const RunConfig& config, const RunOutput& output,
       progress_(config.train.log_steps),
       peak_flops_per_s_(peak_flops_of(this_machine_sheet(config.gpus()))),
       evals_(metrics_ ? metrics_->evals() : EvalHistory()),
-      experts_(config.train.watch_steps, config.train.watch_load) {}
+      experts_(config.train.watch_steps, config.train.watch_load),
+      copies_(config, trainer_.get()) {}
 
 Status TrainRun::run(bool resumed) {
   Status outcome = run_steps(resumed);
@@ -75,6 +76,11 @@ Status TrainRun::run_steps(bool resumed) {
   ASSIGN_OR_RETURN(const int64_t evaluated,
                    ranks_.most(leads() && evals_.last_step == trainer_->steps_done()));
   if (due(config_.train.eval_steps) && evaluated == 0) RETURN_IF_ERROR(evaluate());
+  // An earlier process may have ended between an evaluation and its copy.
+  const bool copied = !resumed || evaluated == 0 || !config_.train.keep_best;
+  if (!copied && evals_.last_is_best()) {
+    RETURN_IF_ERROR(copy("best model", copies_.write_best(evals_)));
+  }
   ASSIGN_OR_RETURN(
       const int64_t sampled,
       ranks_.most(metrics_ != nullptr && metrics_->last_sample_step() == trainer_->steps_done()));
@@ -82,6 +88,11 @@ Status TrainRun::run_steps(bool resumed) {
   ASSIGN_OR_RETURN(const int stopped_by, signal());
   if (stopped_by != 0) return stop(stopped_by);
   while (trainer_->steps_done() < config_.train.steps) {
+    ASSIGN_OR_RETURN(const int64_t enough, ranks_.most(ends_early()));
+    if (enough != 0) {
+      if (config_.train.save_steps > 0) RETURN_IF_ERROR(commit());
+      break;
+    }
     RETURN_IF_ERROR(one_step());
     RETURN_IF_ERROR(between_steps());
   }
@@ -274,6 +285,21 @@ Status TrainRun::evaluate() {
   evals_.add(trainer_->steps_done(), loss);
   log_info(strf("eval at step %lld: loss %.4f", (long long)trainer_->steps_done(), loss));
   write(MetricsType::kEval, {{"step", trainer_->steps_done()}, {"loss", loss}});
+  if (!config_.train.keep_best || !evals_.last_is_best()) return Status();
+  return copy("best model", copies_.write_best(evals_));
+}
+
+// Rank 0 knows the evaluations of earlier processes.
+bool TrainRun::ends_early() const {
+  return leads() && config_.train.early_stop > 0 && evals_.since_best >= config_.train.early_stop;
+}
+
+// A copy that could not be written is no loss to the run.
+Status TrainRun::copy(const char* what, const Status& written) {
+  if (written.ok() || ended_by_signal(written)) return Status();
+  if (written.code() == Exit::kIoError) return written;
+  warn(strf("no copy of the %s at step %lld: %s", what, (long long)trainer_->steps_done(),
+            written.message().c_str()));
   return Status();
 }
 
@@ -302,7 +328,8 @@ Status TrainRun::commit() {
   if (step_s_ > 0) warn_of_grace(step_s_, save_s);
   log_info(strf("saved step %lld in %.1f s", (long long)step, save_s));
   write(MetricsType::kCheckpoint, {{"step", step}, {"save_s", save_s}});
-  return Status();
+  if (config_.train.keep_copies == 0 || stop_requested() != 0) return Status();
+  return copy("newest model", copies_.write_newest(evals_));
 }
 
 // Weights that give no token are looked at again by the next step and the next save; samples are
@@ -355,6 +382,11 @@ Status TrainRun::finish() {
   set_status_line("");
   const std::string& out = config_.train.output_dir;
   const auto steps = static_cast<long long>(trainer_->steps_done());
+  if (ends_early()) {
+    log_info(
+        strf("ended early: %lld evaluations in a row gave no lower loss than %.4f at step %lld",
+             (long long)evals_.since_best, evals_.best_loss, (long long)evals_.best_step));
+  }
   log_info(last_loss_ ? strf("done: %lld steps, last loss %.4f", steps, *last_loss_)
                       : strf("all %lld steps were done before", steps));
   if (evals_.last_step >= 0) {
@@ -368,6 +400,11 @@ Status TrainRun::finish() {
     log_info(strf("disk: %s written since the start, %s a day at this rate",
                   format_decimal_bytes(written).c_str(),
                   format_decimal_bytes(written / seconds_since(start_) * 86400).c_str()));
+  }
+  if (leads()) RETURN_IF_ERROR(copies_.release());
+  if (config_.train.keep_best && evals_.best_step >= 0) {
+    log_info(strf("best model: %s/best, loss %.4f at step %lld", out.c_str(), evals_.best_loss,
+                  (long long)evals_.best_step));
   }
   log_info(strf("metrics: %s/metrics.jsonl", out.c_str()));
   if (trainer_->saved_step() >= 0) {

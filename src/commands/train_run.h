@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "commands/model_copies.h"
 #include "config/run_config.h"
 #include "parallel/rank_group.h"
 #include "report/event_file.h"
@@ -49,6 +50,8 @@ class TrainRun {
   Status evaluate();
   Status sample();
   Status save();
+  bool ends_early() const;
+  Status copy(const char* what, const Status& written);
   Status check_files() const;
   Status commit();
   void warn(const std::string& text);
@@ -74,6 +77,7 @@ class TrainRun {
   bool warned_of_grace_ = false;
   EvalHistory evals_;
   ExpertWatch experts_;
+  ModelCopies copies_;
   std::optional<double> last_loss_;  // loss of the last step of this process
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };

@@ -82,6 +82,13 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("eval_batches", c.train.eval_batches, kRunOnly,
         "length of one evaluation; `pagoda eval` takes the whole text unless this is set",
         "microbatches");
+  t.add("early_stop", c.train.early_stop, kRunOnly,
+        "evaluations in a row without a lower loss that end the run; 0: none do", "evaluations");
+  t.add("keep_best", c.train.keep_best, kRunOnly,
+        "the model of the evaluation with the lowest loss is exported to OUTPUT_DIR/best");
+  t.add("keep_copies", c.train.keep_copies, kRunOnly,
+        "how many of the newest checkpoints are exported as models to OUTPUT_DIR/copies/STEP",
+        "copies");
   t.add("log_steps", c.train.log_steps, kRunOnly, "interval of printed lines", "steps");
   t.add("tensorboard", c.train.tensorboard, kRunOnly,
         "the numbers of metrics.jsonl are written to OUTPUT_DIR/tensorboard, too");
@@ -340,6 +347,23 @@ Status check_data(const RunConfig::Data& d) {
 
 constexpr double kLargestCoefficient = 1e6;  // of a loss; config.json's balance loss has it, too
 
+// Copies and early ends need what they follow.
+Status check_copies(const RunConfig& c) {
+  constexpr int64_t kMostCopies = 1 << 20;
+  const RunConfig::Train& t = c.train;
+  RETURN_IF_ERROR(check_range("train.early_stop", t.early_stop, 0, kMostCopies));
+  RETURN_IF_ERROR(check_range("train.keep_copies", t.keep_copies, 0, kMostCopies));
+  const bool evaluates = !c.data.eval_path.empty() && t.eval_steps > 0;
+  const char* none = "there are no evaluations; set data.eval_path and train.eval_steps";
+  if (t.early_stop > 0 && !evaluates) {
+    return refuse("train.early_stop", std::to_string(t.early_stop), none);
+  }
+  if (t.keep_best && !evaluates) return refuse("train.keep_best", "true", none);
+  if (t.keep_copies == 0 || t.save_steps > 0) return Status();
+  return refuse("train.keep_copies", std::to_string(t.keep_copies),
+                "there are no checkpoints; set train.save_steps");
+}
+
 Status check_optim(const RunConfig::Optim& o, int64_t steps) {
   const auto check = [](bool good, const char* key, double value, const char* why) {
     return good ? Status() : refuse(key, real_text(value), why);
@@ -480,6 +504,7 @@ Status RunConfig::validate_for_training() const {
     if (path.empty()) return refuse("data.path", "\"\"", "name a file");
   }
   if (train.output_dir.empty()) return missing("train.output_dir", "a new folder");
+  RETURN_IF_ERROR(check_copies(*this));
   RETURN_IF_ERROR(check_values(*this));
   return check_gpus();
 }

@@ -73,6 +73,9 @@ struct RunConfig {
     int64_t save_steps = 500;
     int64_t eval_steps = 100;
     int64_t eval_batches = 8;
+    int64_t early_stop = 0;
+    bool keep_best = false;
+    int64_t keep_copies = 0;
     int64_t log_steps = 10;
     bool tensorboard = false;
     int64_t watch_steps = 100;

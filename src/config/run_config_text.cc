@@ -2,31 +2,12 @@
 #include <xxhash.h>
 
 #include <map>
-#include <sstream>
 
 #include "base/number_text.h"
 #include "config/run_config.h"
+#include "config/saved_options.h"
 
 namespace pagoda {
-namespace {
-
-// The values of a text that to_toml() made, as they stand there, by key.
-std::map<std::string, std::string> values_of(const std::string& toml) {
-  std::map<std::string, std::string> values;
-  std::istringstream lines(toml);
-  std::string section;
-  for (std::string line; std::getline(lines, line);) {
-    const size_t equals = line.find(" = ");
-    if (line.starts_with("[")) section = line.substr(1, line.size() - 2);
-    if (equals != std::string::npos) {
-      values[section + "." + line.substr(0, equals)] = line.substr(equals + 3);
-    }
-  }
-  return values;
-}
-
-}  // namespace
-
 std::string RunConfig::hashed_text() const {
   RunConfig copy = *this;
   OptionTable table;
@@ -44,32 +25,26 @@ uint64_t RunConfig::config_hash() const {
 }
 
 SumShape RunConfig::saved_sums(const std::string& toml) {
-  std::map<std::string, std::string> values = values_of(toml);
+  const SavedOptions options(toml);
   const auto saved = [&](const char* key, int64_t missing) {
     int64_t number = 0;
-    return parse_int64(values[key], number) ? number : missing;
+    return parse_int64(options.value(key), number) ? number : missing;
   };
   return {saved("train.chunks", 1), saved("train.shards", 0), saved("train.expert_shards", 1)};
 }
 
 std::string RunConfig::saved_chat_date(const std::string& toml) {
-  const std::string quoted = values_of(toml)["data.chat_date"];
-  return quoted.size() < 2 ? "" : quoted.substr(1, quoted.size() - 2);
+  const std::vector<std::string> dates = SavedOptions(toml).texts("data.chat_date");
+  return dates.empty() ? "" : dates.front();
 }
 
 // Patterns have no characters that a text of TOML would escape (validate()).
 std::vector<std::string> RunConfig::saved_freeze(const std::string& toml) {
-  std::vector<std::string> patterns;
-  std::istringstream parts(values_of(toml)["train.freeze"]);
-  std::string between, pattern;
-  while (std::getline(parts, between, '"') && std::getline(parts, pattern, '"')) {
-    patterns.push_back(pattern);
-  }
-  return patterns;
+  return SavedOptions(toml).texts("train.freeze");
 }
 
 std::string RunConfig::difference_from(const std::string& toml) const {
-  std::map<std::string, std::string> before = values_of(toml);
+  std::map<std::string, std::string> before = SavedOptions(toml).all();
   RunConfig copy = *this, defaults;
   OptionTable table, default_table;
   copy.declare(table);

@@ -64,6 +64,11 @@ void EvalHistory::add(int64_t step, double loss) {
   }
   last_step = step;
   last_loss = loss;
+  ++since_best;
+  if (!(best_step < 0 ? std::isfinite(loss) : loss < best_loss)) return;
+  best_step = step;
+  best_loss = loss;
+  since_best = 0;
 }
 
 std::string metrics_line(MetricsType type, const MetricsFields& fields) {

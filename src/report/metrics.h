@@ -35,7 +35,11 @@ std::string metrics_line(MetricsType type, const MetricsFields& fields);
 struct EvalHistory {
   int64_t first_step = -1, last_step = -1;  // -1: none
   double first_loss = 0, last_loss = 0;     // NaN where it was not finite
+  int64_t best_step = -1;  // of the lowest finite loss, the first where there are several
+  double best_loss = 0;
+  int64_t since_best = 0;  // evaluations behind it
   void add(int64_t step, double loss);
+  bool last_is_best() const { return last_step >= 0 && best_step == last_step; }
 };
 
 // One thread uses it.

@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 namespace {
 
 // The files that a start makes besides its page files.
-constexpr const char* kFiles[] = {"tokens.bin", "eval_tokens.bin", "metrics.jsonl",
-                                  "resolved.toml"};
+constexpr const char* kFiles[] = {"tokens.bin", "eval_tokens.bin", "metrics.jsonl", "resolved.toml",
+                                  "copies.room"};
 constexpr char kCheckpoints[] = "checkpoints";
 constexpr char kEvents[] = "tensorboard";
 
@@ -121,7 +121,8 @@ Status RunOutput::reuse() {
   RETURN_IF_ERROR(open());
   RETURN_IF_ERROR(refuse_links(*folder_, [](const std::string& name) {
     return std::ranges::count(kFiles, name) > 0 || name == kCheckpoints || name == kStartMark ||
-           name == kMoveMark || name == "store" || name == kEvents;
+           name == kMoveMark || name == "store" || name == kEvents || name.starts_with("best") ||
+           name == "copies";
   }));
   if (const auto checkpoints = folder_->folder(kCheckpoints); checkpoints.ok()) {
     RETURN_IF_ERROR(refuse_links(checkpoints.value(), [](const std::string&) { return true; }));

@@ -1,5 +1,6 @@
 // The folder of a run holds resolved.toml, metrics.jsonl, tokens.bin, checkpoints/, by default
-// store/, and if they are asked for tensorboard/.
+// store/, and if they are asked for tensorboard/, best/ and
+// copies/.
 #pragma once
 
 #include <functional>

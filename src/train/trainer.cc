@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "checkpoint/hf_writer.h"
 #include "checkpoint/manifest.h"
 #include "optim/schedule.h"
 #include "tokenizer/text_stream.h"
@@ -72,6 +73,18 @@ Result<double> Trainer::evaluate() {
   const double loss = total.loss / total.weight;
   weights_are_spoilt_ = !std::isfinite(loss);
   return loss;
+}
+
+Status Trainer::export_model(const std::string& directory, const std::string& readme) {
+  CHECK(ranks_.alone());
+  RETURN_IF_ERROR(runner_->drain());
+  const std::unique_ptr<WeightSource> weights = weights_of_session(*session_);
+  return export_weights(*weights, *folder_, directory, std::nullopt, readme);
+}
+
+Result<int64_t> Trainer::export_bytes() const {
+  ASSIGN_OR_RETURN(HfWriter::Options options, HfWriter::options_for("", *folder_, std::nullopt));
+  return HfWriter::needed_bytes(std::move(options), folder_->table());
 }
 
 Result<std::vector<Sample>> Trainer::sample() {

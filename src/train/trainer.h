@@ -54,6 +54,12 @@ class Trainer {
   Result<StepResult> step();
   // The mean loss over the first `config.train.eval_batches` microbatches of the evaluation text.
   Result<double> evaluate();
+  // Writes the weights of this step boundary as a Hugging Face folder with a README.md, once all
+  // updates are applied, and how many bytes of weights that has. REQUIRES: one rank. Returns the
+  // errors of export_weights().
+  Status export_model(const std::string& directory, const std::string& readme);
+  Result<int64_t> export_bytes() const;
+  Storage& storage() { return *storage_; }
   bool can_evaluate() const { return eval_data_ != nullptr; }
   // Continues the prompts of `sample` by the likeliest tokens. Changes no bit of the run.
   Result<std::vector<Sample>> sample();

@@ -1,6 +1,7 @@
 #include "train/weights.h"
 
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/stop_signal.h"
 #include "checkpoint/hf_writer.h"
 
@@ -61,6 +62,40 @@ class CheckpointWeights final : public WeightSource {
   HostMemory weights_page_, state_page_;
 };
 
+class SessionWeights final : public WeightSource {
+ public:
+  explicit SessionWeights(Session& session) : session_(session) {}
+  const ModelConfig& config() const override { return session_.config(); }
+  std::string name() const override { return "the run"; }
+
+  Status read_record(int64_t record, float* out) override {
+    const RecordShape& shape = session_.shape().records[static_cast<size_t>(record)];
+    const PageTable& pages = session_.pages();
+    std::vector<PageUse> uses = {{pages.weights(record), Place::host(), Access::kRead}};
+    if (shape.trains()) uses.push_back({pages.state(record), Place::host(), Access::kRead});
+    Stream& stream = session_.executor().host_stream();
+    const DType dtype = session_.options().size.dtype;
+    const StateFormat format = session_.options().adam.state;
+    Lease lease = session_.pager().acquire(uses, stream, 0);
+    const std::byte* weights = lease.data(0);
+    const std::byte* state = shape.trains() ? lease.data(1) : nullptr;
+    stream.enqueue([=] {
+      const int64_t trained = shape.trained_elements();
+      if (state != nullptr) {
+        read_masters(StateLayout(format, dtype, trained), weights, state, 0, trained, out);
+      }
+      widen_weights(dtype, weights + trained * dtype_bytes(dtype), shape.frozen_elements,
+                    out + trained);
+    });
+    lease.release();
+    stream.synchronize();
+    return session_.pager().status();
+  }
+
+ private:
+  Session& session_;
+};
+
 // Index of the first weight that is not finite, or -1.
 int64_t first_non_finite(const bf16* weights, int64_t count) {
   constexpr uint16_t kExponent = 0x7f80u;
@@ -115,6 +150,10 @@ Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(
       std::make_unique<CheckpointWeights>(std::move(config), checkpoint, state, std::move(pages)));
 }
 
+std::unique_ptr<WeightSource> weights_of_session(Session& session) {
+  return std::make_unique<SessionWeights>(session);
+}
+
 Status load_weights(WeightSource& source, Session& session) {
   const bool training = session.options().size.training;
   const DType dtype = session.options().size.dtype;
@@ -156,7 +195,7 @@ Status load_weights(WeightSource& source, Session& session) {
 }
 
 Status export_weights(WeightSource& source, const HfFolder& original, const std::string& directory,
-                      std::optional<DType> dtype) {
+                      std::optional<DType> dtype, const std::string& readme) {
   ASSIGN_OR_RETURN(HfWriter::Options options, HfWriter::options_for(directory, original, dtype));
   const TensorTable& table = original.table();
   ASSIGN_OR_RETURN(HfWriter writer, HfWriter::create(std::move(options), table));
@@ -170,6 +209,9 @@ Status export_weights(WeightSource& source, const HfFolder& original, const std:
       RETURN_IF_ERROR(source.read_record(held, values.data()));
     }
     RETURN_IF_ERROR(writer.append(t, values.data() + tensor.offset, tensor.num_elements()));
+  }
+  if (!readme.empty()) {
+    RETURN_IF_ERROR(write_text_file(writer.folder().file("README.md"), readme));
   }
   return writer.finish();
 }

@@ -28,14 +28,18 @@ std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder);
 Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
                                                             std::unique_ptr<CheckpointPages> pages);
 
+// The fp32 masters of a session that trains, of one rank and without pending updates, while it
+// stands between steps. It must outlive the source.
+std::unique_ptr<WeightSource> weights_of_session(Session& session);
+
 // Gives every record of a fresh session its content: weights, master weights, zero moments. A value
 // that is finite but beyond the range of the session's dtype is kBadData, with tensor and element.
 // With several ranks each fills the records that are at home there; an error of one is one of all.
 Status load_weights(WeightSource& source, Session& session);
 
 // Writes `source` as a Hugging Face folder with the layout, the tokenizer and, unless `dtype` is
-// given, the dtypes of `original`.
+// given, the dtypes of `original`, and with this README.md; "": without one.
 Status export_weights(WeightSource& source, const HfFolder& original, const std::string& directory,
-                      std::optional<DType> dtype = std::nullopt);
+                      std::optional<DType> dtype = std::nullopt, const std::string& readme = "");
 
 }  // namespace pagoda

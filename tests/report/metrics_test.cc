@@ -18,6 +18,26 @@
 namespace pagoda {
 namespace {
 
+TEST(EvalHistory, KnowsTheBestAndHowLongAgoItWas) {
+  EvalHistory evals;
+  EXPECT_FALSE(evals.last_is_best());
+  evals.add(0, NAN);
+  EXPECT_FALSE(evals.last_is_best());
+  EXPECT_EQ(evals.since_best, 1);
+  evals.add(10, 3.0);
+  EXPECT_TRUE(evals.last_is_best());
+  evals.add(20, 2.0);
+  EXPECT_TRUE(evals.last_is_best());
+  evals.add(30, 2.0);
+  EXPECT_FALSE(evals.last_is_best()) << "an equal loss is no lower one";
+  evals.add(40, NAN);
+  EXPECT_EQ(evals.best_step, 20);
+  EXPECT_EQ(evals.best_loss, 2.0);
+  EXPECT_EQ(evals.since_best, 2);
+  EXPECT_EQ(evals.first_step, 0);
+  EXPECT_EQ(evals.last_step, 40);
+}
+
 std::unique_ptr<MetricsFile> open_metrics(const std::string& path, int64_t keep_step) {
   Result<std::unique_ptr<MetricsFile>> file = MetricsFile::open(path, keep_step);
   CHECK(file.ok(), "%s", file.status().message().c_str());

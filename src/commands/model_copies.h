@@ -1,0 +1,50 @@
+// The copies of a run's model that it keeps beside its checkpoints (train.keep_best,
+// train.keep_copies): whole Hugging Face folders that need neither the run nor its store.
+//
+//   OUTPUT_DIR/best          of the evaluation with the lowest loss
+//   OUTPUT_DIR/copies/STEP   of the newest checkpoints
+//
+// A copy is written as NAME.partial and renamed when it is whole, the old best before to best.old:
+// whatever interrupts this, one of them is there, and the next start finds it (repair()). One
+// process, one thread. OUTPUT_DIR/copies.room holds the room of those that are still to come.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "config/run_config.h"
+#include "report/metrics.h"
+#include "train/trainer.h"
+
+namespace pagoda {
+
+class ModelCopies {
+ public:
+  // Both outlive the object.
+  ModelCopies(const RunConfig& config, Trainer* trainer) : config_(config), trainer_(*trainer) {}
+
+  // Ends what an earlier process began. kIoError.
+  Status repair() const;
+  // Reserves room for as many copies as there may be at a time, beside those that are there, and
+  // says how many bytes they take in all. kCannotCreate if the disk has no such room.
+  Status reserve() const;
+  // Gives up what is reserved, once no copy will be written any more.
+  Status release() const;
+  // Writes the weights of this step boundary. kCannotCreate without room, kDiverged if a weight is
+  // not finite: then the copies are those they were. exit_of_signal() after a stop was asked for.
+  Status write_best(const EvalHistory& evals);
+  Status write_newest(const EvalHistory& evals);
+
+ private:
+  std::string copies() const { return config_.train.output_dir + "/copies"; }
+  std::string room() const { return config_.train.output_dir + "/copies.room"; }
+  int64_t copies_to_come() const;
+  Status hold(int64_t copies) const;
+  Status write(const std::string& folder, const EvalHistory& evals);
+  Status remove_oldest() const;
+
+  const RunConfig& config_;
+  Trainer& trainer_;
+};
+
+}  // namespace pagoda
