@@ -22,10 +22,10 @@ struct CommandPage {
   const char* page;
 };
 constexpr CommandPage kCommandPages[] = {
-    {"train", "docs/train.md"},  {"plan", "docs/plan.md"},         {"init", "docs/models.md"},
-    {"eval", "docs/train.md"},   {"generate", "docs/generate.md"}, {"upcycle", "docs/models.md"},
-    {"export", "docs/train.md"}, {"ckpt", "docs/reliability.md"},  {"data", "docs/data.md"},
-    {"bench", "docs/bench.md"},  {"doctor", "docs/gpu.md"},
+    {"train", "docs/train.md"},    {"plan", "docs/plan.md"},         {"init", "docs/models.md"},
+    {"eval", "docs/train.md"},     {"generate", "docs/generate.md"}, {"upcycle", "docs/models.md"},
+    {"export", "docs/train.md"},   {"ckpt", "docs/reliability.md"},  {"data", "docs/data.md"},
+    {"report", "docs/measure.md"}, {"bench", "docs/bench.md"},       {"doctor", "docs/gpu.md"},
 };
 
 constexpr size_t kHelpColumn = 38;
@@ -65,6 +65,7 @@ void declare(CommandLine& line) {
   line.commands.push_back(add_export_command(root));
   for (CommandPtr& command : add_ckpt_commands(root)) line.commands.push_back(std::move(command));
   line.commands.push_back(add_data_command(root));
+  line.commands.push_back(add_report_command(root));
   line.commands.push_back(add_doctor_command(root));
   for (CommandPtr& command : add_bench_commands(root)) line.commands.push_back(std::move(command));
   add_footers(root, "README.md and the pages of docs/ that it names");

@@ -40,6 +40,7 @@ CommandPtr add_eval_command(CLI::App& root);
 CommandPtr add_generate_command(CLI::App& root);
 CommandPtr add_export_command(CLI::App& root);
 CommandPtr add_data_command(CLI::App& root);  // inspect
+CommandPtr add_report_command(CLI::App& root);
 CommandPtr add_doctor_command(CLI::App& root);
 std::vector<CommandPtr> add_ckpt_commands(CLI::App& root);   // ls, verify
 std::vector<CommandPtr> add_bench_commands(CLI::App& root);  // disk, memory, step, ...

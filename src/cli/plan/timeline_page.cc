@@ -4,27 +4,13 @@
 #include <cmath>
 
 #include "base/bytes.h"
+#include "report/html_text.h"
 
 namespace pagoda {
 namespace {
 
 constexpr double kLeft = 140, kWidth = TimelinePage::kColumns;
 constexpr double kLane = 30, kTop = 30, kChart = 120;
-
-// The page's own words are plain; names of models and machines need not be.
-std::string html_text(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
 
 // What a kind does in columns of pixels: one, or neighbours that are drawn as one.
 struct Band {
