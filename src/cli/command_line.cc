@@ -68,6 +68,7 @@ void declare(CommandLine& line) {
   line.commands.push_back(add_report_command(root));
   line.commands.push_back(add_doctor_command(root));
   for (CommandPtr& command : add_bench_commands(root)) line.commands.push_back(std::move(command));
+  for (CommandPtr& command : add_about_commands(root)) line.commands.push_back(std::move(command));
   add_footers(root, "README.md and the pages of docs/ that it names");
 }
 

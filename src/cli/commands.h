@@ -44,6 +44,7 @@ CommandPtr add_report_command(CLI::App& root);
 CommandPtr add_doctor_command(CLI::App& root);
 std::vector<CommandPtr> add_ckpt_commands(CLI::App& root);   // ls, verify
 std::vector<CommandPtr> add_bench_commands(CLI::App& root);  // disk, memory, step, ...
+std::vector<CommandPtr> add_about_commands(CLI::App& root);  // man, completion
 CommandPtr add_bench_machine_command(CLI::App& bench);
 CommandPtr add_bench_network_command(CLI::App& bench);
 
