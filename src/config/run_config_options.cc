@@ -1,0 +1,229 @@
+// Every option of a run, declared once.
+#include "config/run_config.h"
+
+namespace pagoda {
+namespace {
+
+constexpr Affects kResults = Affects::kResults;
+constexpr Affects kRunOnly = Affects::kRunOnly;
+constexpr Affects kLocal = Affects::kLocal;
+
+// Model and texts are known by what is in them (their fingerprints), so a run's folder may move.
+void declare_inputs(RunConfig& c, OptionTable& t) {
+  t.section("model", "Model");
+  t.add("path", c.model.path, kRunOnly, "Hugging Face folder to start from");
+  t.section("data", "Data");
+  t.add("path", c.data.path, kRunOnly,
+        "training data: .txt, .jsonl, .json, also .gz and .zst; repeat for several files");
+  t.add("eval_path", c.data.eval_path, kRunOnly, "held-out text; none: train does not evaluate");
+  t.add("sequence_len", c.data.sequence_len, kResults, "length of a row that documents share",
+        "tokens");
+  t.add("too_long", c.data.too_long, {"truncate", "drop", "error"}, kResults,
+        "what to do with a conversation longer than a row; a text is cut into pieces");
+  t.add("kind", c.data.kind,
+        {"auto", "text", "messages", "conversations", "instruction", "prompt", "question"},
+        kResults, "kind of the rows of .jsonl and .json; auto: that of a file's first row");
+  t.add("fields", c.data.fields, kResults,
+        "names of the rows' fields if they differ, for example prompt=query,completion=reply");
+  t.add("chat_template", c.data.chat_template, kResults,
+        "auto: the model's; run: it is run even if there is a preset; none: prompts are joined "
+        "plainly; or a preset, see docs/data.md");
+  t.alias("chat-template");
+  t.add("chat_date", c.data.chat_date, kResults,
+        "day that a chat template is told, for example 2026-11-23; empty: today");
+  t.add("train_on", c.data.train_on, {"assistant", "last", "all"}, kResults,
+        "part of a conversation to train: answers, the last answer, or everything");
+}
+
+void declare_train(RunConfig& c, OptionTable& t) {
+  const bool steps_shape_rate = c.optim.schedule != ScheduleKind::kConstant;
+  t.section("train", "Training");
+  t.add("steps", c.train.steps, steps_shape_rate ? kResults : kRunOnly, "length of the run",
+        "steps");
+  t.add("tokens_per_step", c.train.tokens_per_step, kResults, "size of one optimizer step",
+        "tokens");
+  t.add_or_auto("micro_batch_tokens", c.train.micro_batch_tokens, kResults,
+                "size that attention and routing take at a time; auto: the planner chooses",
+                "tokens");
+  t.add("chunks", c.train.chunks, kResults,
+        "parts of a step whose rows of an expert are summed apart", "parts");
+  t.add_or_auto("shards", c.train.shards, kResults,
+                "parts of a step whose dense gradients are summed apart, so that as many devices "
+                "may share attention; auto: 8, 4, 2 or 1, whichever divides the microbatches of a "
+                "chunk",
+                "parts");
+  t.add(
+      "expert_shards", c.train.expert_shards, kResults,
+      "parts of a step whose gradients of experts are summed apart: one, or train.shards, so that "
+      "several devices may compute rows of one expert",
+      "parts");
+  t.add("seed", c.train.seed, kResults, "seed of the data order");
+  t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
+        "type of weights and activations; master weights are fp32");
+  t.add("freeze", c.train.freeze, kResults,
+        "tensors that are not trained and have no optimizer state: embed, head, attention, norms, "
+        "router, experts, shared, mlp, or names as \"model.layers.0.*\"");
+  t.add("devices", c.train.devices, kLocal,
+        "devices that compute: auto (an NVIDIA GPU if one is usable, else the CPU), cpu, cuda:0; "
+        "cuda*2: the first two GPUs, cpu*4: four CPU devices, cpu/8: one slowed 8 times, cpu/8:24: "
+        "8 times at experts and 24 at the rest");
+  t.add("output_dir", c.train.output_dir, kRunOnly, "folder of the run; new or empty");
+  t.add("save_steps", c.train.save_steps, kRunOnly, "interval of checkpoints; 0: no checkpoints",
+        "steps");
+  t.add("eval_steps", c.train.eval_steps, kRunOnly, "interval of evaluations; 0: no evaluations",
+        "steps");
+  t.add("eval_batches", c.train.eval_batches, kRunOnly,
+        "length of one evaluation; `pagoda eval` takes the whole text unless this is set",
+        "microbatches");
+  t.add("early_stop", c.train.early_stop, kRunOnly,
+        "evaluations in a row without a lower loss that end the run; 0: none do", "evaluations");
+  t.add("keep_best", c.train.keep_best, kRunOnly,
+        "the model of the evaluation with the lowest loss is exported to OUTPUT_DIR/best");
+  t.add("keep_copies", c.train.keep_copies, kRunOnly,
+        "how many of the newest checkpoints are exported as models to OUTPUT_DIR/copies/STEP",
+        "copies");
+  t.add("log_steps", c.train.log_steps, kRunOnly, "interval of printed lines", "steps");
+  t.add("tensorboard", c.train.tensorboard, kRunOnly,
+        "the numbers of metrics.jsonl are written to OUTPUT_DIR/tensorboard, too");
+  t.add("watch_steps", c.train.watch_steps, kRunOnly,
+        "span over which experts without tokens, or with too many, are noticed; 0: none are",
+        "steps");
+  t.add("watch_load", c.train.watch_load, kRunOnly,
+        "an expert with more than so many times the mean of its layer is warned of; 0: none is");
+  t.add("trace_steps", c.train.trace_steps, kRunOnly,
+        "FIRST:LAST, steps to trace in OUTPUT_DIR/trace.json (ui.perfetto.dev); none: no trace");
+  t.alias("trace-steps");
+  t.add("trace_routing", c.train.trace_routing, kRunOnly,
+        "new file that records the tokens of each expert, by step, microbatch and layer, for "
+        "planning; none: no record");
+  t.alias("trace-routing");
+  t.add("threads", c.train.threads, kLocal, "compute threads; 0: one per core");
+  t.add("optimizer_threads", c.train.optimizer_threads, kLocal,
+        "threads that update weights, beside the compute threads; 0: as many as those, at most 16 "
+        "for each NUMA node");
+}
+
+void declare_parallel(RunConfig& c, OptionTable& t) {
+  t.section("parallel", "Devices, and what each of them does; none of it changes a bit");
+  t.add("layout", c.parallel.layout, {"auto", "experts", "zebra"}, kRunOnly,
+        "order of the devices' work: experts: all compute a layer's experts together; zebra: "
+        "devices that attend and those with the experts work at different train.chunks at a time; "
+        "auto: experts, or with a sheet that has the run's devices the faster of both");
+  t.add_or_auto("attention_devices", c.parallel.attention_devices, kRunOnly,
+                "devices that share all work but the experts'; auto: all, or as many as there are "
+                "train.shards; in zebra as planned",
+                "devices");
+  t.add("offloaded", c.parallel.offloaded, kRunOnly,
+        "zebra: experts of a layer that the devices which attend keep; a number for each layer, "
+        "or one for all; auto: as planned",
+        "experts");
+  t.add("lags", c.parallel.lags, kRunOnly,
+        "zebra: chunks by which the last layer's attention is ahead of the head, the head of the "
+        "attention's backward, and the last experts of their backward; auto: as planned",
+        "chunks");
+  t.add("shares", c.parallel.shares, {"speed", "uniform"}, kRunOnly,
+        "what devices of unequal speed have of microbatches and experts: speed: in proportion to "
+        "it; uniform: as much as the others");
+  t.add("place", c.parallel.place, {"step", "home"}, kRunOnly,
+        "where an expert is computed: step: by its tokens in each step, so that all devices end "
+        "together; home: always on the same device, as where all weights stay on devices or "
+        "memory.pin is set");
+  t.add("deadline_s", c.parallel.deadline_s, kRunOnly,
+        "of several processes: one that is silent, or that a transfer waits for, is lost after "
+        "this time",
+        "seconds");
+  t.add("heartbeat_s", c.parallel.heartbeat_s, kRunOnly,
+        "interval at which processes tell each other that they live", "seconds");
+  t.add("nccl", c.parallel.nccl, kRunOnly,
+        "GPUs of different processes send to each other by NCCL, if there is one; else by MPI");
+}
+
+void declare_sample(RunConfig& c, OptionTable& t) {
+  t.section("sample", "Samples: what the model makes of prompts before, during and after");
+  t.add("prompts", c.sample.prompts, kRunOnly, "texts to continue, always by the likeliest token");
+  t.add("max_new_tokens", c.sample.max_new_tokens, kRunOnly, "length of a continuation, at most",
+        "tokens");
+  t.add("steps", c.sample.steps, kRunOnly, "interval of samples; 0: only before and after",
+        "steps");
+  t.add("chat", c.sample.chat, kRunOnly, "a prompt is a user's turn in data.chat_template");
+}
+
+void declare_optim(RunConfig& c, OptionTable& t) {
+  t.section("optim", "Optimizer (AdamW)");
+  t.add("learning_rate", c.optim.learning_rate, kResults, "learning rate at its peak");
+  t.add("weight_decay", c.optim.weight_decay, kResults,
+        "decoupled weight decay; not for norms and biases");
+  t.add("beta1", c.optim.beta1, kResults, "decay of the first moment");
+  t.add("beta2", c.optim.beta2, kResults, "decay of the second moment");
+  t.add("eps", c.optim.eps, kResults, "added to the root of the second moment");
+  t.add("schedule", c.optim.schedule, {"constant", "linear", "cosine"}, kResults,
+        "learning rate after warmup; linear and cosine end at 0");
+  t.add("warmup_steps", c.optim.warmup_steps, kResults, "linear rise at the start", "steps");
+  t.add("clip", c.optim.clip, {"global", "per_expert", "none"}, kResults,
+        "gradient clipping; global is exact");
+  t.add("clip_norm", c.optim.clip_norm, kResults, "largest norm that clipping lets through");
+  t.add("correction_speed", c.optim.correction_speed, kResults,
+        "how far a step moves a router's corrections of the choice, up for experts with fewer "
+        "tokens than the mean, down for those with more (DeepSeek-V3: 0.001); 0: they stay");
+  t.add_or_auto("balance_loss", c.optim.balance_loss, kResults,
+                "coefficient of the balance loss, by which routers share tokens out evenly; auto: "
+                "the model's router_aux_loss_coef");
+  t.add("z_loss", c.optim.z_loss, kResults,
+        "coefficient of the z-loss, which keeps the logits of routers small (ST-MoE: 0.001); "
+        "0: there is none");
+  t.add("untouched", c.optim.untouched, {"exact", "skip"}, kResults,
+        "an expert without tokens: AdamW of a zero gradient, or nothing");
+  t.add("state", c.optim.state, {"fp32", "bf16", "8bit"}, kResults,
+        "format of the moments; with bf16 weights 12, 8 or 6 bytes a parameter in all");
+}
+
+void declare_memory(RunConfig& c, OptionTable& t) {
+  t.section("memory",
+            "Memory, as \"24GiB\" or as \"40%\" of the machine's or cgroup's (device: of a GPU's)");
+  t.add("device", c.memory.device, kLocal,
+        "budget of each device, or a list in the order of train.devices; auto: 85% of a GPU's "
+        "memory; on the CPU, 30% of RAM; CPU devices share what is in percent or auto");
+  t.add("host", c.memory.host, kLocal, "budget of host RAM beside the device's; auto: 40%");
+  t.add("disk", c.memory.disk, kLocal,
+        "folder for the rest, repeat for several (none: OUTPUT_DIR/store); eval and generate put "
+        "scratch files as large as the weights into the first (none: the working directory)");
+  t.add("io", c.memory.io, {"auto", "uring", "threads"}, kLocal, "how the disk is driven");
+  t.add("pin", c.memory.pin, kRunOnly,
+        "percentage of a layer's experts, those with most tokens, that stay on the device from "
+        "step to step; auto, off: none, since foreseen uses keep them as well");
+  t.add("drive_tbw", c.memory.drive_tbw, kLocal,
+        "rated endurance of each drive of memory.disk; train then tells how long it lasts; "
+        "0: unknown",
+        "TB");
+}
+
+void declare_plan(RunConfig& c, OptionTable& t) {
+  t.section("plan", "Order of a step, to measure what each part of it is worth");
+  t.add("prefetch", c.plan.prefetch, kRunOnly,
+        "upload pages ahead of use; false: when the next task needs them");
+  t.add("optimizer_at_end", c.plan.optimizer_at_end, kRunOnly,
+        "the optimizer runs between steps, not beside them");
+  t.add("whole_layers", c.plan.whole_layers, kRunOnly,
+        "upload all experts of a layer before any of them computes");
+  t.add("microbatch_major", c.plan.microbatch_major, kRunOnly,
+        "the forward takes one microbatch after the other and reads weights for each");
+  t.add("padded_experts", c.plan.padded_experts, kRunOnly,
+        "every expert of a layer computes as many rows as the busiest one, zeros among them");
+  t.add_or_auto("group_blocks", c.plan.group_blocks, kRunOnly,
+                "row blocks of experts computed together; auto: 1 on a CPU alone, else up to 16",
+                "blocks of 256 rows");
+}
+
+}  // namespace
+
+void RunConfig::declare(OptionTable& table) {
+  declare_inputs(*this, table);
+  declare_train(*this, table);
+  declare_parallel(*this, table);
+  declare_sample(*this, table);
+  declare_optim(*this, table);
+  declare_memory(*this, table);
+  declare_plan(*this, table);
+}
+
+}  // namespace pagoda
