@@ -20,9 +20,10 @@ void declare_inputs(RunConfig& c, OptionTable& t) {
         "tokens");
   t.add("too_long", c.data.too_long, {"truncate", "drop", "error"}, kResults,
         "what to do with a conversation longer than a row; a text is cut into pieces");
-  t.add("kind", c.data.kind,
-        {"auto", "text", "messages", "conversations", "instruction", "prompt", "question"},
-        kResults, "kind of the rows of .jsonl and .json; auto: that of a file's first row");
+  t.add(
+      "kind", c.data.kind,
+      {"auto", "text", "messages", "conversations", "instruction", "prompt", "question", "tokens"},
+      kResults, "kind of the rows of .jsonl and .json; auto: that of a file's first row");
   t.add("fields", c.data.fields, kResults,
         "names of the rows' fields if they differ, for example prompt=query,completion=reply");
   t.add("chat_template", c.data.chat_template, kResults,

@@ -8,6 +8,7 @@
 #include "data/json_rows.h"
 #include "data/template_chat.h"
 #include "data/text_source.h"
+#include "data/token_row.h"
 #include "model/json.h"
 #include "tokenizer/fingerprint.h"
 #include "tokenizer/text_pieces.h"
@@ -63,6 +64,7 @@ class FileReader {
 
   Status row(const RowPlace& place, const Json& json) {
     RETURN_IF_ERROR(check_kind(place, json));
+    if (kind_ == RowKind::kTokens) return token_row(place, json);
     auto parsed = parse_row(json, kind_, options_.fields, options_.chat.program.has_value());
     if (!parsed.ok()) return place.bad(parsed.status().message());
     if (num_rows_ == 0) sink_.file(path_, kind_);
@@ -71,6 +73,18 @@ class FileReader {
     const std::unique_ptr<TextPieces> pieces = begin_document();
     RETURN_IF_ERROR(pieces->add(parsed->text));
     return pieces->finish();
+  }
+
+  Status token_row(const RowPlace& place, const Json& json) {
+    auto parsed = parse_token_row(json, options_.fields, tokenizer_.vocab_size());
+    if (!parsed.ok()) return place.bad(parsed.status().message());
+    if (num_rows_ == 0) sink_.file(path_, kind_);
+    RETURN_IF_ERROR(count_row(place.text()));
+    Example example;
+    example.tokens = std::move(parsed->tokens);
+    example.weights = std::move(parsed->weights);
+    example.is_text = parsed->is_text;
+    return emit(std::move(example));
   }
 
   Status check_kind(const RowPlace& place, const Json& json) {
@@ -92,7 +106,7 @@ class FileReader {
     for (const auto& [name, value] : json.items()) names += (names.empty() ? "" : ", ") + name;
     return "no kind of row has these fields: " + printable(names) +
            "; known are text, messages, conversations, prompt and completion, instruction and "
-           "output, question and answer; --data.fields maps other names";
+           "output, question and answer, input_ids; --data.fields maps other names";
   }
 
   // Makes examples of the document given to it.
@@ -212,11 +226,13 @@ class FileReader {
     const bool text = kind_ == RowKind::kText;
     if (num_trained_ == 0) {
       if (text) return refuse("every text in it is empty, leave the file out");
-      return refuse(strf("no token of its %lld rows is trained: every answer is marked \"train\": "
-                         "false or has weight 0",
-                         (long long)num_rows_));
+      return refuse(
+          strf("no token of its %lld rows is trained: every answer is marked \"train\": "
+               "false or has weight 0, or every label is -100",
+               (long long)num_rows_));
     }
-    if (text || num_masked_ > 0 || options_.train_on == TrainOn::kAll) return Status();
+    if (text || kind_ == RowKind::kTokens || num_masked_ > 0 || options_.train_on == TrainOn::kAll)
+      return Status();
     return refuse(strf("every token of its %lld rows is trained, though they are of kind %s: the "
                        "prompts are empty; write them as {\"text\": ...}, or say --data.train_on "
                        "all if that is meant",
@@ -261,8 +277,7 @@ std::string ExampleOptions::cache_key() const {
     key += "; padding \"" + chat.special.padding + "\"; unknown \"" + chat.special.unknown + "\"";
     if (chat.asks_date()) key += "; date " + chat.today.text();
   }
-  for (size_t i = 0; i < kRowFields; ++i) key += "; " + fields[static_cast<RowField>(i)];
-  return key;
+  return key + fields.key();
 }
 
 Status read_examples(const std::vector<std::string>& paths, const Tokenizer& tokenizer,

@@ -70,6 +70,7 @@ class ExampleSink {
 //                          where a template rewrites earlier messages, one for each trained message
 //   prompt and answer      a conversation of user and assistant where there is a chat template;
 //                          else the two behind each other and end-of-text, the prompt masked
+//   tokens                 as they are: nothing is added at their ends
 // kBadData naming file and line (or row, in an array): not UTF-8, not JSON, a row of another kind
 // than the file's first, a conversation the template cannot render or none where one is needed, no
 // assistant turn (and none marked "train": true). Also a file without rows, one none of whose

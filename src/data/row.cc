@@ -15,12 +15,12 @@ namespace {
 constexpr double kMaxWeight = 1000;
 
 constexpr const char* kKindNames[] = {"auto",        "text",   "messages", "conversations",
-                                      "instruction", "prompt", "question"};
+                                      "instruction", "prompt", "question", "tokens"};
 constexpr const char* kFieldNames[] = {
-    "text",   "messages",   "role",     "content",     "conversations", "from",
-    "value",  "train",      "weight",   "instruction", "input",         "output",
-    "prompt", "completion", "question", "answer",      "system",        "history",
-    "tools"};
+    "text",   "messages",   "role",     "content",         "conversations", "from",
+    "value",  "train",      "weight",   "instruction",     "input",         "output",
+    "prompt", "completion", "question", "answer",          "system",        "history",
+    "tools",  "input_ids",  "labels",   "completion_mask", "attention_mask"};
 static_assert(std::size(kFieldNames) == kRowFields);
 constexpr const char* kRoleNames[] = {"system", "developer", "user", "assistant", "tool",
                                       "function"};
@@ -214,6 +214,7 @@ Status read_prompt(const Json& row, const RowFields& fields, Row* out) {
 Status read_kind(const Json& row, const RowFields& fields, Row* out) {
   switch (out->kind) {
     case RowKind::kAuto:
+    case RowKind::kTokens:
       break;
     case RowKind::kText: {
       ASSIGN_OR_RETURN(out->text, text_member(row, fields[RowField::kText]));
@@ -246,6 +247,18 @@ const char* name_of(RowKind kind) { return kKindNames[static_cast<size_t>(kind)]
 const char* name_of(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
 
 RowFields::RowFields() { std::copy_n(kFieldNames, kRowFields, names_.begin()); }
+
+std::string RowFields::key() const {
+  constexpr size_t kFirst = 19;
+  std::string key;
+  for (size_t i = 0; i < kRowFields; ++i) {
+    if (i < kFirst) key += "; " + names_[i];
+    if (i >= kFirst && names_[i] != kFieldNames[i]) {
+      key += strf("; %s=", kFieldNames[i]) + names_[i];
+    }
+  }
+  return key;
+}
 
 Result<RowFields> RowFields::parse(const std::string& mapping) {
   RowFields fields;
@@ -282,6 +295,7 @@ RowKind kind_of(const Json& row, const RowFields& fields) {
   if (has(RowField::kPrompt) && has(RowField::kCompletion)) return RowKind::kPrompt;
   if (has(RowField::kInstruction) && has(RowField::kOutput)) return RowKind::kInstruction;
   if (has(RowField::kQuestion) && has(RowField::kAnswer)) return RowKind::kQuestion;
+  if (has(RowField::kInputIds)) return RowKind::kTokens;
   return has(RowField::kText) ? RowKind::kText : RowKind::kAuto;
 }
 

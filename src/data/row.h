@@ -6,6 +6,7 @@
 //   instruction    {"instruction": T, "input": T, "output": T} (Alpaca; "input" may be missing)
 //   prompt         {"prompt": P, "completion": P}; P is a text, or a list of messages
 //   question       {"question": T, "answer": T}
+//   tokens         {"input_ids": [...], "labels": [...]} (data/token_row.h)
 // All but texts may have a "system" text (empty: none) in place of a system message; instruction
 // and question also the "history" before them, a list of [T, T], user and assistant. Other fields
 // are ignored, but not tools, tool calls and thoughts, which only a template that is run renders.
@@ -30,22 +31,46 @@ enum class RowKind : uint8_t {
   kInstruction,
   kPrompt,
   kQuestion,
+  kTokens,
 };
 const char* name_of(RowKind kind);
 
 // The names of a row's fields in the data.
 enum class RowField : uint8_t {
-  kText, kMessages, kRole, kContent, kConversations, kFrom, kValue, kTrain, kWeight,
-  kInstruction, kInput, kOutput, kPrompt, kCompletion, kQuestion, kAnswer, kSystem, kHistory,
+  kText,
+  kMessages,
+  kRole,
+  kContent,
+  kConversations,
+  kFrom,
+  kValue,
+  kTrain,
+  kWeight,
+  kInstruction,
+  kInput,
+  kOutput,
+  kPrompt,
+  kCompletion,
+  kQuestion,
+  kAnswer,
+  kSystem,
+  kHistory,
   kTools,
+  kInputIds,
+  kLabels,
+  kMask,
+  kAttentionMask,
 };
-inline constexpr size_t kRowFields = 19;
+inline constexpr size_t kRowFields = 23;
 
 class RowFields {
  public:
   RowFields();  // every field by its own name
   // "prompt=q,completion=a": our name, then the data's. kUsage names the unknown or repeated one.
   static Result<RowFields> parse(const std::string& mapping);
+  // Fields that are not named as we name them, and the first ones in any case: what a cache of
+  // tokens depends on. Those that came later are left out, so that older caches hold.
+  std::string key() const;
   const std::string& operator[](RowField field) const { return names_[static_cast<size_t>(field)]; }
 
  private:
@@ -78,11 +103,11 @@ struct Row {
 };
 
 // The kind of a row by the fields it has, the first in the order messages, conversations, prompt,
-// instruction, question, text; kAuto: none.
+// instruction, question, tokens, text; kAuto: none.
 RowKind kind_of(const Json& row, const RowFields& fields);
 
-// Reads a row as a `kind` (not kAuto). With `for_template` tools, tool calls and thoughts stay in
-// the row, for a template that is run, and a message with them needs no content. The error,
+// Reads a row as a `kind` (not kAuto, kTokens). With `for_template` tools, tool calls and thoughts
+// stay in the row, for a template that is run, and a message with them needs no content. The error,
 // kBadData, says what is wrong without the place: no such field, an unknown role, no turns, two
 // systems, a part of a content that is no text, tools, "train" that is not a boolean, a "weight"
 // outside [0, 1000].
