@@ -10,14 +10,16 @@
 
 namespace pagoda {
 
-// How heads are rotated. With a factor above 0 by YaRN (Peng et al. 2023): frequencies that turn
-// less than slow_turns times over original_positions are divided by the factor, those that turn
-// more than fast_turns times stay, between them both are mixed.
+// How heads are rotated. With a factor above 0 frequencies that turn less than slow_turns times
+// over original_positions are divided by the factor, those that turn more than fast_turns times
+// stay, and between them both are mixed: by YaRN (Peng et al. 2023) in equal parts from pair to
+// pair, by Llama 3.1's rule (by_turns) in parts that follow the turns.
 struct Rotation {
   double theta = 1e4;
   double factor = 0.0;
   double original_positions = 0.0, fast_turns = 32.0, slow_turns = 1.0;
   bool whole_pairs = true;  // the mix begins and ends at whole pairs
+  bool by_turns = false;
   double size = 1.0;        // rotated numbers are multiplied by it
 };
 
@@ -49,7 +51,10 @@ inline std::vector<double> rope_frequencies(const Rotation& r, int64_t rotated) 
       frequency.push_back(plain);
       continue;
     }
-    const double divided = std::clamp((pair - low) / (high - low), 0.0, 1.0);
+    const double turns = r.original_positions * plain / (2.0 * std::numbers::pi);
+    const double part = r.by_turns ? (r.fast_turns - turns) / (r.fast_turns - r.slow_turns)
+                                   : (pair - low) / (high - low);
+    const double divided = std::clamp(part, 0.0, 1.0);
     frequency.push_back(plain / r.factor * divided + plain * (1.0 - divided));
   }
   return frequency;

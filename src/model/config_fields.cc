@@ -25,6 +25,11 @@ int64_t ConfigFields::integer_or(const char* key, int64_t fallback, int64_t low,
   return value == nullptr ? fallback : in_range(key, *value, low, high);
 }
 
+double ConfigFields::real(const char* key, double low, double high) {
+  if (find(key) == nullptr) refuse(strf("\"%s\" is missing", key));
+  return real_or(key, low, low, high);
+}
+
 double ConfigFields::real_or(const char* key, double fallback, double low, double high) {
   const Json* value = find(key);
   if (value == nullptr) return fallback;

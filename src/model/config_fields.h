@@ -24,6 +24,7 @@ class ConfigFields {
   const Json* find(const char* key) const;  // nullptr: absent or null
   int64_t integer(const char* key, int64_t low, int64_t high);
   int64_t integer_or(const char* key, int64_t fallback, int64_t low, int64_t high);
+  double real(const char* key, double low, double high);
   double real_or(const char* key, double fallback, double low, double high);
   bool flag_or(const char* key, bool fallback);
   // Refuses the field unless it is absent or has the one value that is implemented.

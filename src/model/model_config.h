@@ -88,10 +88,10 @@ struct ModelConfig {
 
   // Parses and checks (every field a positive size where it must be, products within int64, limits
   // of docs/reliability.md). Refuses families and features it does not implement by name: another
-  // model_type or kind, rope_scaling but YaRN, clip_qkv, router noise, biases that the family has
-  // not, another activation, quantised weights but gpt-oss's MXFP4 and fp8 in blocks, expert groups
-  // that do not divide. Fields that Transformers accepts and ignores, such as another family's
-  // keys, are accepted. `where` names the file in errors (kBadData).
+  // model_type or kind, rope_scaling but YaRN and Llama 3's, clip_qkv, router noise, biases that
+  // the family has not, another activation, quantised weights but gpt-oss's MXFP4 and fp8 in
+  // blocks, expert groups that do not divide. Fields that Transformers accepts and ignores, such as
+  // another family's keys, are accepted. `where` names the file in errors (kBadData).
   static Result<ModelConfig> parse(const std::string& json, const std::string& where,
                                    ModelKind kind = ModelKind::kMoe);
 };

@@ -63,6 +63,23 @@ void parse_yarn(Fields& f, const char* key, const Json& rope, ModelConfig& c) {
   f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
 }
 
+// Reads Llama 3.1's rule, of which Transformers wants every number.
+void parse_llama3(Fields& f, const char* key, const Json& rope, ModelConfig& c) {
+  constexpr double kMost = 1e9;
+  Fields inner(rope, "");
+  Rotation& r = c.rotation;
+  r.by_turns = true;
+  r.factor = inner.real("factor", 1e-3, kMost);
+  r.slow_turns = inner.real("low_freq_factor", 1e-6, kMost);
+  r.fast_turns = inner.real("high_freq_factor", 1e-6, kMost);
+  r.original_positions = inner.real("original_max_position_embeddings", 1.0, kMost);
+  if (!inner.status().ok()) {
+    return f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
+  }
+  if (r.slow_turns < r.fast_turns) return;
+  f.refuse(strf("\"%s\": \"low_freq_factor\" must be below \"high_freq_factor\"", key));
+}
+
 }  // namespace
 
 // Transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters with both inside. The
@@ -81,10 +98,11 @@ void parse_rope(Fields& f, ModelConfig& c) {
   if (!rope->is_object()) return f.refuse(strf("\"%s\" must be an object", key));
   const Json type = rope->value("rope_type", rope->value("type", Json("default")));
   const bool plain = type == "default" || (type == "linear" && rope->value("factor", Json()) == 1);
-  if (!plain && type != "yarn") {
-    return f.refuse(strf("\"%s\" asks for %s; only the default rotary embedding and \"yarn\" are "
-                         "implemented",
-                         key, Fields::shown(type).c_str()));
+  if (!plain && type != "yarn" && type != "llama3") {
+    return f.refuse(
+        strf("\"%s\" asks for %s; only the default rotary embedding, \"yarn\" and "
+             "\"llama3\" are implemented",
+             key, Fields::shown(type).c_str()));
   }
   for (const auto& [name, value] : rope->items()) {
     if (!value.is_object()) continue;
@@ -103,6 +121,7 @@ void parse_rope(Fields& f, ModelConfig& c) {
   }
   c.rotation.theta = theta;
   if (type == "yarn") parse_yarn(f, key, *rope, c);
+  if (type == "llama3") parse_llama3(f, key, *rope, c);
 }
 
 }  // namespace pagoda

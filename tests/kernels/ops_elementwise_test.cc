@@ -267,6 +267,23 @@ TEST(Rope, FrequenciesByYarnAreTransformers) {
   EXPECT_NEAR(whole[17], 0.0002279478358104825, 3e-10);
 }
 
+// Llama 3.2's heads. The numbers are those of Transformers 5.23, likewise.
+TEST(Rope, FrequenciesByTurnsAreTransformers) {
+  Rotation rotation{500000.0, 32.0, 8192.0, 4.0, 1.0};
+  rotation.by_turns = true;
+  const std::vector<std::pair<int64_t, double>> apart = {{0, 1.0},
+                                                         {8, 0.03760603093086393},
+                                                         {14, 0.0032114459947525913},
+                                                         {15, 0.001290547928209264},
+                                                         {16, 0.00042955679655936815},
+                                                         {17, 9.70828780262767e-05},
+                                                         {18, 1.9461638184831125e-05},
+                                                         {20, 8.570255489881478e-06},
+                                                         {31, 9.418306725434909e-08}};
+  const std::vector<double> got = rope_frequencies(rotation, 64);
+  for (const auto& [i, want] : apart) EXPECT_NEAR(got[i], want, 2e-6 * want) << i;
+}
+
 TEST(Rope, SizeMultipliesBothWays) {
   for (const bool inverse : {false, true}) {
     const std::vector<int32_t> positions = {0, 5, 9};

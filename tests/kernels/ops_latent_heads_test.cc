@@ -30,7 +30,7 @@ struct Case {
 const Case kCases[] = {
     {2, 5, 4, 3, true, 0.75f}, {3, 2, 2, 9, false, 1.0f}, {1, 4, 6, 10, true, 1.5f}};
 
-const Rotation kRotation{1e4, 4.0, 64.0, 8.0, 0.5, false, 1.25};
+const Rotation kRotation{1e4, 4.0, 64.0, 8.0, 0.5, false, false, 1.25};
 
 // All numbers of q, shared and kv behind one another, as tensors without gaps.
 struct Inputs {

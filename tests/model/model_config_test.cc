@@ -128,7 +128,7 @@ TEST(ModelConfig, RefusesWhatItDoesNotImplementByName) {
                  "\"rope_scaling\"");
   expect_refused({{"rope_parameters", {{"rope_type", "linear"}}}}, "\"rope_parameters\"");
   expect_refused({{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}}, "linear");
-  expect_refused({{"rope_scaling", {{"type", "default"}, {"rope_type", "llama3"}}}}, "llama3");
+  expect_refused({{"rope_scaling", {{"type", "default"}, {"rope_type", "longrope"}}}}, "longrope");
   expect_refused({{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}},
                  "\"full_attention\"");
   expect_refused({{"rope_parameters", {{"rope_theta", 7.0}}}}, "differ");
@@ -355,7 +355,31 @@ TEST(ModelConfig, Yarn) {
             1.0);
   expect_refused({{"rope_parameters", {{"rope_type", "yarn"}, {"factor", -1}}}},
                  "\"rope_parameters\": \"factor\"");
-  expect_refused({{"rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}}}, "\"llama3\"");
+}
+
+TEST(ModelConfig, Llama3Rope) {
+  const Json whole = {{"rope_type", "llama3"},
+                      {"factor", 32.0},
+                      {"low_freq_factor", 1.0},
+                      {"high_freq_factor", 4.0},
+                      {"original_max_position_embeddings", 8192}};
+  auto c = parse_with({{"rope_parameters", whole}});
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_TRUE(c->rotation.by_turns);
+  EXPECT_EQ(c->rotation.factor, 32.0);
+  EXPECT_EQ(c->rotation.slow_turns, 1.0);
+  EXPECT_EQ(c->rotation.fast_turns, 4.0);
+  EXPECT_EQ(c->rotation.original_positions, 8192.0);
+  EXPECT_EQ(c->rotation.size, 1.0);
+  for (const auto& [key, value] : whole.items()) {
+    if (key == "rope_type") continue;
+    Json less = whole;
+    less.erase(key);
+    expect_refused({{"rope_parameters", less}}, "\"" + key + "\" is missing");
+  }
+  Json turned = whole;
+  turned["low_freq_factor"] = 4.0;
+  expect_refused({{"rope_parameters", turned}}, "must be below");
 }
 
 TEST(ModelConfig, RefusesSizesThatCannotBe) {

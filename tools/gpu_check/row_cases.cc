@@ -153,7 +153,7 @@ void add_rope(DType dt, int64_t rotated, bool inverse, std::vector<OpCase>& case
     for (int32_t i = 0; i < kTokens; ++i) places.push_back(i < 20 ? i * 400 : i - 20);
     Tensor &positions = t.ints(places), &x = t.random(dt, kTokens * kStride, 18);
     t.run([&](Ops& ops, const At& at, Stream& s) {
-      const Rotation rotation{1e6, 32.0, 4096.0, 32.0, 1.0, false, 1.25};
+      const Rotation rotation{1e6, 32.0, 4096.0, 32.0, 1.0, false, false, 1.25};
       ops.rope(dt, at(positions), rotation, kTokens, kHeads, kDim, rotated, kStride, inverse, at(x),
                s);
     });

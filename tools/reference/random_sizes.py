@@ -57,6 +57,12 @@ def random_yarn(draw):
     return rope
 
 
+def random_llama3(draw):
+    return {"rope_type": "llama3", "rope_theta": draw.choice([1e4, 5e5]),
+            "factor": draw.choice([8.0, 32.0]), "low_freq_factor": draw.choice([0.5, 1.0]),
+            "high_freq_factor": draw.choice([2.0, 4.0]), "original_max_position_embeddings": 32}
+
+
 def random_gpt_oss(draw):
     kv_heads, layers, experts = draw.randint(1, 3), draw.randint(1, 4), draw.randint(3, 9)
     kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
