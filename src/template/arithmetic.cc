@@ -114,6 +114,41 @@ Result<Value> repeated(Budget& budget, const Value& value, int64_t times) {
   return Value::list(std::move(out), value.list()->kind);
 }
 
+// What HTML would read otherwise, as MarkupSafe's escape() spells it.
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+// A safe text and another, which is escaped unless it is safe, too.
+Result<Value> safe_sum(Budget& budget, const Value& a, const Value& b) {
+  constexpr size_t kLongest = 5;  // bytes of an escaped one
+  RETURN_IF_ERROR(budget.make(kLongest * (a.text()->size() + b.text()->size())));
+  return Value::safe((a.is_safe() ? *a.text() : escaped(*a.text())) +
+                     (b.is_safe() ? *b.text() : escaped(*b.text())));
+}
+
 }  // namespace
 
 Result<Value> calculate(Budget& budget, Operator op, const Value& a, const Value& b) {
@@ -122,6 +157,7 @@ Result<Value> calculate(Budget& budget, Operator op, const Value& a, const Value
   if (a.is_integer() && b.is_integer()) return of_integers(op, a.integer(), b.integer());
   if (a.is_number() && b.is_number()) return of_reals(op, a.real(), b.real());
   if (op == Operator::kAdd && a.text() != nullptr && b.text() != nullptr) {
+    if (a.is_safe() || b.is_safe()) return safe_sum(budget, a, b);
     RETURN_IF_ERROR(budget.make(a.text()->size() + b.text()->size()));
     return Value(*a.text() + *b.text());
   }

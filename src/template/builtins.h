@@ -4,7 +4,7 @@
 // Python's of str, list and dict; Transformers' "Writing a chat template" for tojson.
 //
 // Where this differs: integers have 64 bits; upper() and lower() map one code point to one (but for
-// the German sharp s); safe() changes nothing, because nothing is escaped.
+// the German sharp s); what is made of a safe() text is safe only where it is a sum.
 #pragma once
 
 #include <string>

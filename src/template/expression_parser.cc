@@ -408,7 +408,13 @@ Status ExpressionParser::arguments(Expression* out) {
       continue;
     }
     if (!out->named.empty()) return fail("an argument without a name stands behind named ones");
+    const bool star = skip_symbol("*");
     ASSIGN_OR_RETURN(ExpressionPtr value, expression());
+    if (star) {
+      ExpressionPtr items = node(Kind::kStar);
+      RETURN_IF_ERROR(add(items.get(), std::move(value)));
+      value = std::move(items);
+    }
     RETURN_IF_ERROR(add(out, std::move(value)));
   }
   next();

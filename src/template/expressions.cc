@@ -105,6 +105,8 @@ Result<Value> Evaluator::evaluate_kind(const Expression& node, Scope& scope) {
       return slice(node, scope);
     case Kind::kCall:
       return call(node, scope);
+    case Kind::kStar:
+      return failed("a * stands among the arguments of a call only");
     case Kind::kFilter: {
       ASSIGN_OR_RETURN(const Value value, evaluate(*node.parts[0], scope));
       return filter(node, value, scope);
@@ -229,8 +231,16 @@ Result<Value> Evaluator::slice(const Expression& node, Scope& scope) {
 Result<Arguments> Evaluator::arguments(const Expression& node, Scope& scope) {
   Arguments given;
   for (size_t i = 1; i < node.parts.size(); ++i) {
-    ASSIGN_OR_RETURN(Value value, evaluate(*node.parts[i], scope));
-    given.values.push_back(std::move(value));
+    const Expression& part = *node.parts[i];
+    const bool star = part.kind == Kind::kStar;
+    ASSIGN_OR_RETURN(Value value, evaluate(star ? *part.parts[0] : part, scope));
+    if (!star) {
+      given.values.push_back(std::move(value));
+      continue;
+    }
+    if (value.list() == nullptr) return failed("no list stands behind the * of an argument");
+    RETURN_IF_ERROR(budget_.make_items(value.list()->items.size()));
+    for (const Value& item : value.list()->items) given.values.push_back(item);
   }
   for (const auto& [name, part] : node.named) {
     ASSIGN_OR_RETURN(Value value, evaluate(*part, scope));

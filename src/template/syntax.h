@@ -55,6 +55,7 @@ struct Expression {
     kItem,         // parts[0][parts[1]]
     kSlice,        // parts[0][parts[1]:parts[2]:parts[3]], null where there is none
     kCall,         // parts[0](parts[1], ..., named...)
+    kStar,         // *parts[0], among the arguments of a call: the items of a list
     kFilter,       // parts[0] | name(parts[1], ..., named...); parts[0] is null in set blocks
     kTest,         // parts[0] is name(parts[1], ...)
   };

@@ -25,6 +25,11 @@ Result<Value> as_text(Budget& budget, const Value& self, const Given&, const Arg
   return Value(std::move(text));
 }
 
+Result<Value> as_safe(Budget& budget, const Value& self, const Given&, const Arguments&) {
+  ASSIGN_OR_RETURN(std::string text, text_of(budget, self));
+  return Value::safe(std::move(text));
+}
+
 Result<Value> trim(Budget& budget, const Value& self, const Given& given, const Arguments&) {
   ASSIGN_OR_RETURN(const std::string text, text_of(budget, self));
   if (given[0] == nullptr || given[0]->is_none()) return Value(stripped(text, true, true));
@@ -190,7 +195,7 @@ constexpr Builtin kTextFilters[] = {
     {"lower", "", changed_text<lower>},
     {"replace", "!!old new count", replace_texts},
     {"round", "precision method", rounded},
-    {"safe", "", as_text},
+    {"safe", "", as_safe},
     {"string", "", as_text},
     {"title", "", changed_text<titled_words>},
     {"tojson", "ensure_ascii indent separators sort_keys", tojson},

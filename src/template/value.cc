@@ -51,8 +51,15 @@ Value Value::dict(Pairs pairs) {
 }
 
 const std::string* Value::text() const {
+  if (const Safe* safe = get<Safe>()) return safe->text.get();
   const Text* text = get<Text>();
   return text != nullptr ? text->get() : nullptr;
+}
+
+Value Value::safe(std::string text) {
+  Value value;
+  value.state_ = Safe{std::make_shared<const std::string>(std::move(text))};
+  return value;
 }
 
 const List* Value::list() const {
@@ -114,7 +121,7 @@ const char* Value::type_name() const {
   if (get<bool>() != nullptr) return "bool";
   if (get<int64_t>() != nullptr) return "int";
   if (get<double>() != nullptr) return "float";
-  if (text() != nullptr) return "str";
+  if (text() != nullptr) return is_safe() ? "Markup" : "str";
   if (dict() != nullptr) return "dict";
   if (space() != nullptr) return "Namespace";
   if (loop() != nullptr) return "LoopContext";

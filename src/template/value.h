@@ -67,6 +67,8 @@ class Value {
   Value(const MacroNode* macro) : state_(macro) {}
   Value(Function function) : state_(function) {}
   Value(Method method) : state_(std::make_shared<const Method>(std::move(method))) {}
+  // What the filter "safe" gives (MarkupSafe's Markup): a text to which others are added escaped.
+  static Value safe(std::string text);
   static Value undefined(std::string what);
   static Value list(std::vector<Value> items, Sequence kind = Sequence::kList);
   // REQUIRES: keys differ.
@@ -79,6 +81,7 @@ class Value {
   bool is_undefined() const { return get<Undefined>() != nullptr; }
   bool is_none() const { return get<None>() != nullptr; }
   const std::string* text() const;  // nullptr: no string
+  bool is_safe() const { return get<Safe>() != nullptr; }
   const List* list() const;
   const Dict* dict() const;
   Namespace* space() const;
@@ -95,10 +98,13 @@ class Value {
   std::string undefined_what() const;
 
  private:
+  struct Safe {
+    Text text;
+  };
   using ListPtr = std::shared_ptr<const List>;
   using DictPtr = std::shared_ptr<const Dict>;
   using MethodPtr = std::shared_ptr<const Method>;
-  std::variant<Undefined, None, bool, int64_t, double, Text, ListPtr, DictPtr, Namespace*,
+  std::variant<Undefined, None, bool, int64_t, double, Text, Safe, ListPtr, DictPtr, Namespace*,
                LoopState*, const MacroNode*, Function, MethodPtr>
       state_;
 };

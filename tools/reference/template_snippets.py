@@ -146,6 +146,15 @@ BLOCKS = [
     "{% macro m(a) %}{% endmacro %}{{ m(b=1) }}",
     "{% macro m(a) %}{% endmacro %}{{ m(1, a=1) }}",
     "{% macro m(a, b=a) %}{{ b }}{% endmacro %}{{ m(4) }}",
+    "{% macro m(a, b=9) %}{{ a }}-{{ b }}|{% endmacro %}{{ m(*[1, 2]) }}{{ m(*(3,)) }}"
+    "{{ m(4, *[5]) }}{{ m(*[], a=6) }}{{ m(*[7], b=8) }}",
+    "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(*[1, 2]) }}",
+    "{{ 'a-b'.replace(*['-', '+']) }}{{ 'x'|replace(*['x', 'y']) }}{{ range(*[1, 4])|list }}",
+    "{{ range(*3) }}",
+    "{{ ('<a>'|safe + '<b> & \\'c\\' \"d\"') + ('x<' + ('<y>'|safe)) }}{{ '<a>'|safe ~ '<b>' }}",
+    "{{ '<'|safe }}{{ ('<'|safe + {'k': '<'}|tojson)|length }}{{ ('a'|safe) == 'a' }}"
+    "{{ ('<'|safe)|replace('<', '>') }}{{ ['<'|safe, '<']|join('<') }}",
+    "{{ '<'|safe + 1 }}",
     "{% macro r(x) %}{% if x %}{{ x }}{{ r(x - 1) }}{% endif %}{% endmacro %}{{ r(4) }}",
     "{% set g = 1 %}{% macro m() %}{{ g }}{{ n }}{% set g = 5 %}{{ g }}{% endmacro %}{{ m() }}{{"
     " g }}",
