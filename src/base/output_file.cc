@@ -125,6 +125,18 @@ Status OutputFile::append(const void* data, int64_t bytes) {
   return Status();
 }
 
+Status OutputFile::extend(int64_t bytes) {
+  CHECK(fd_ >= 0 && bytes >= bytes_);
+  if (ftruncate(fd_, bytes) != 0) {
+    return Status(exit_of_write(errno),
+                  strf("%s: cannot become %lld bytes long: %s; the incomplete "
+                       "file is removed, use another disk",
+                       printable(path_).c_str(), (long long)bytes, last_error().c_str()));
+  }
+  bytes_ = bytes;
+  return Status();
+}
+
 Status OutputFile::write_at(int64_t offset, const void* data, int64_t bytes) {
   CHECK(fd_ >= 0 && offset >= 0 && bytes >= 0 && offset + bytes <= bytes_);
   return write_exact(fd_, path_, offset, data, bytes);

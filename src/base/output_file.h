@@ -22,7 +22,10 @@ class OutputFile {
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }  // appended so far
   Status append(const void* data, int64_t bytes);
-  // Overwrites bytes already appended.
+  // Makes the file as long as this, to be written in any order by write_at(); what is not reads as
+  // zeros. REQUIRES: not shorter than what was appended.
+  Status extend(int64_t bytes);
+  // Overwrites bytes already appended, or of what extend() made.
   Status write_at(int64_t offset, const void* data, int64_t bytes);
   // Flushes the file, renames it to path() and flushes the directory. Last call.
   Status commit();

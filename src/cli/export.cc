@@ -1,4 +1,4 @@
-// pagoda export --checkpoint RUN [--step N] [--dtype fp32|bf16] --out DIR
+// pagoda export --checkpoint RUN [--step N] [--dtype TYPE] [--format hf|gguf] --out DIR|FILE
 #include <CLI/CLI.hpp>
 
 #include "base/log.h"
@@ -25,11 +25,16 @@ class ExportCommand : public Command {
                 ->type_name("INT");
     app()
         .add_option("--dtype", dtype_,
-                    "type of the weights: fp32 or bf16 (default: the model's own)")
+                    "type of the weights: fp32 or bf16 (default: the model's own); in GGUF q8_0 "
+                    "too (default: bf16)")
         ->type_name("TYPE");
     app()
-        .add_option("--out", flags_.output_dir, "folder to write; new or empty")
-        ->type_name("DIR")
+        .add_option("--format", format_, "hf: a Hugging Face folder (default); gguf: a file")
+        ->type_name("hf|gguf");
+    app()
+        .add_option("--out", flags_.output_dir,
+                    "folder to write, new or empty; with --format gguf the file")
+        ->type_name("PATH")
         ->required();
   }
 
@@ -37,19 +42,33 @@ class ExportCommand : public Command {
     if (step_->count() > 0 && flags_.step < 0) {
       return Status(Exit::kUsage, "--step: must not be negative; leave it out for the newest");
     }
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      if (dtype_ == dtype_name(dtype)) flags_.dtype = dtype;
+    if (format_ != "hf" && format_ != "gguf") {
+      return Status(Exit::kUsage, "--format: \"" + printable(format_) + "\" must be hf or gguf");
     }
-    if (!dtype_.empty() && !flags_.dtype) {
-      return Status(Exit::kUsage, "--dtype: \"" + printable(dtype_) + "\" must be fp32 or bf16");
-    }
+    RETURN_IF_ERROR(format_ == "gguf" ? read_gguf_type() : read_dtype());
     return run_export(flags_);
   }
 
  private:
+  Status read_dtype() {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      if (dtype_ == dtype_name(dtype)) flags_.dtype = dtype;
+    }
+    if (dtype_.empty() || flags_.dtype) return Status();
+    return Status(Exit::kUsage, "--dtype: \"" + printable(dtype_) + "\" must be fp32 or bf16");
+  }
+  Status read_gguf_type() {
+    if (dtype_.empty() || dtype_ == "bf16") flags_.gguf = GgufType::kBF16;
+    if (dtype_ == "fp32") flags_.gguf = GgufType::kF32;
+    if (dtype_ == "q8_0") flags_.gguf = GgufType::kQ8_0;
+    if (flags_.gguf) return Status();
+    return Status(Exit::kUsage,
+                  "--dtype: \"" + printable(dtype_) + "\" must be fp32, bf16 or q8_0 in GGUF");
+  }
+
   ExportFlags flags_;
   CLI::Option* step_ = nullptr;
-  std::string dtype_;
+  std::string dtype_, format_ = "hf";
 };
 
 }  // namespace

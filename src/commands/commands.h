@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "config/run_config.h"
+#include "gguf/gguf_file.h"
 #include "model/sampling.h"
 #include "parallel/rank_group.h"
 #include "plan/machine/machine_sheet.h"
@@ -82,7 +83,8 @@ struct ExportFlags {
   std::string model_path;  // the folder it started from, if that has moved; empty: as recorded
   int64_t step = -1;       // -1: its newest valid checkpoint
   std::optional<DType> dtype;  // none: as in the model's folder
-  std::string output_dir;  // new or empty
+  std::string output_dir;      // new or empty; of GGUF the file
+  std::optional<GgufType> gguf;  // a GGUF file whose matrices are of this type, and no folder
 };
 Status run_export(const ExportFlags& flags);
 

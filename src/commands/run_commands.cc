@@ -11,6 +11,8 @@
 #include "checkpoint/upcycle.h"
 #include "commands/commands.h"
 #include "commands/forward_run.h"
+#include "commands/gguf_export.h"
+#include "report/model_card.h"
 #include "report/report.h"
 #include "train/batch.h"
 #include "train/model_input.h"
@@ -113,11 +115,25 @@ Status run_upcycle(const UpcycleFlags& flags) {
   return Status();
 }
 
+namespace {
+
+Status say_exported(const ModelInput& model, const ExportFlags& flags) {
+  log_info(strf("wrote step %lld of %s to %s", (long long)model.step, flags.checkpoint.c_str(),
+                flags.output_dir.c_str()));
+  return Status();
+}
+
+}  // namespace
+
 Status run_export(const ExportFlags& flags) {
   install_stop_signals();
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.checkpoint));
   ASSIGN_OR_RETURN(const ModelInput model, open_model(flags.model_path, flags.checkpoint,
                                                       flags.step, storage.get()));
+  if (flags.gguf) {
+    RETURN_IF_ERROR(export_gguf(*model.weights, *model.folder, flags.output_dir, *flags.gguf));
+    return say_exported(model, flags);
+  }
   ASSIGN_OR_RETURN(const FoundCheckpoint found,
                    find_checkpoint(flags.checkpoint, model.step, storage.get()));
   ModelCard card;
@@ -127,9 +143,7 @@ Status run_export(const ExportFlags& flags) {
   take_held_out_loss(flags.checkpoint + "/metrics.jsonl", card);
   RETURN_IF_ERROR(export_weights(*model.weights, *model.folder, flags.output_dir, flags.dtype,
                                  model_card_text(card)));
-  log_info(strf("wrote step %lld of %s to %s", (long long)model.step,
-                flags.checkpoint.c_str(), flags.output_dir.c_str()));
-  return Status();
+  return say_exported(model, flags);
 }
 
 Status run_ckpt_list(const CkptFlags& flags) {

@@ -1,0 +1,52 @@
+#include "commands/gguf_export.h"
+
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "checkpoint/stored_dtype.h"
+#include "gguf/gguf_model.h"
+#include "gguf/gguf_tokenizer.h"
+
+namespace pagoda {
+
+Status export_gguf(WeightSource& source, const HfFolder& original, const std::string& path,
+                   GgufType type) {
+  const std::string name = std::filesystem::path(path).stem();
+  ASSIGN_OR_RETURN(GgufModel model, describe_for_gguf(original, type, name));
+  RETURN_IF_ERROR(
+      add_tokenizer_entries(original.directory(), original.config().vocab_size, model.entries));
+  return write_gguf(source, original.table(), std::move(model), path);
+}
+
+Status write_gguf(WeightSource& source, const TensorTable& table, GgufModel model,
+                  const std::string& path) {
+  ASSIGN_OR_RETURN(GgufWriter writer,
+                   GgufWriter::create(path, model.entries, std::move(model.tensors)));
+  std::vector<float> values, turned;
+  int64_t held = -1;  // the record in `values`
+  for (const GgufPlace& place : model.places) {
+    RETURN_IF_ERROR(stop_status("the export"));
+    const TensorSpec& tensor = table.tensors[static_cast<size_t>(place.tensor)];
+    if (tensor.record != held) {
+      held = tensor.record;
+      values.resize(static_cast<size_t>(table.records[static_cast<size_t>(held)].num_elements));
+      RETURN_IF_ERROR(source.read_record(held, values.data()));
+    }
+    const float* from = values.data() + tensor.offset;
+    if (const int64_t bad = first_non_finite(from, tensor.num_elements()); bad >= 0) {
+      return Status(Exit::kDiverged,
+                    strf("tensor \"%s\" is not finite at element %lld; take an earlier checkpoint",
+                         tensor.name.c_str(), (long long)bad));
+    }
+    if (place.heads > 0) {
+      turned.resize(static_cast<size_t>(tensor.num_elements()));
+      take_turns(from, place.heads, tensor.shape[0] / place.heads, tensor.shape[1], turned.data());
+      from = turned.data();
+    }
+    RETURN_IF_ERROR(writer.write(place.in_file, place.first, from, tensor.num_elements()));
+  }
+  return writer.finish();
+}
+
+}  // namespace pagoda

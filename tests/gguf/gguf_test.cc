@@ -1,0 +1,264 @@
+// GGUF files against those of llama.cpp's own Python package (tools/make_gguf_goldens.py).
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <variant>
+
+#include "commands/gguf_export.h"
+#include "gguf/gguf_model.h"
+#include "gguf/gguf_tokenizer.h"
+#include "model/json.h"
+#include "tests/testing/files.h"
+#include "tests/testing/sha256.h"
+#include "tests/testing/temp_dir.h"
+#include "tokenizer/tokenizer.h"
+
+namespace pagoda {
+namespace {
+
+std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
+
+// Reads a file, trusting it: what it has been made by is under test.
+class GgufText {
+ public:
+  explicit GgufText(const std::string& path) : bytes_(get_file(path)) {
+    CHECK(bytes_.substr(0, 4) == "GGUF");
+    at_ = 4;
+    CHECK(take<uint32_t>() == 3);
+    const auto tensors = take<uint64_t>(), entries = take<uint64_t>();
+    for (uint64_t i = 0; i < entries; ++i) {
+      const std::string key = text();
+      CHECK(!values_.contains(key), "%s stands there twice", key.c_str());
+      values_[key] = value(take<uint32_t>());
+    }
+    for (uint64_t i = 0; i < tensors; ++i) read_tensor();
+    const size_t data = (at_ + 31) / 32 * 32;
+    for (auto& [name, tensor] : tensors_) tensor.at += data;
+  }
+
+  struct Tensor {
+    std::vector<uint64_t> shape;
+    uint32_t type = 0;
+    size_t at = 0;
+  };
+  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+  const Json& entry(const std::string& key) const { return values_.at(key); }
+  bool has(const std::string& key) const { return values_.contains(key); }
+  std::string sha256(const Tensor& tensor) const {
+    int64_t count = 1;
+    for (const uint64_t size : tensor.shape) count *= static_cast<int64_t>(size);
+    Sha256 sha;
+    const int64_t bytes = gguf_bytes(static_cast<GgufType>(tensor.type), count);
+    CHECK(tensor.at + static_cast<size_t>(bytes) <= bytes_.size());
+    sha.add(bytes_.data() + tensor.at, bytes);
+    return sha.hex();
+  }
+
+ private:
+  template <typename T>
+  T take() {
+    T value;
+    CHECK(at_ + sizeof(T) <= bytes_.size());
+    std::memcpy(&value, bytes_.data() + at_, sizeof(T));
+    at_ += sizeof(T);
+    return value;
+  }
+  std::string text() {
+    const auto size = take<uint64_t>();
+    CHECK(at_ + size <= bytes_.size());
+    at_ += size;
+    return bytes_.substr(at_ - size, size);
+  }
+  Json value(uint32_t type) {
+    switch (type) {
+      case 4:
+        return take<uint32_t>();
+      case 5:
+        return take<int32_t>();
+      case 6:
+        return take<float>();
+      case 7:
+        return take<uint8_t>() != 0;
+      case 8:
+        return text();
+      case 9: {
+        const auto of = take<uint32_t>();
+        const auto count = take<uint64_t>();
+        Json list = Json::array();
+        for (uint64_t i = 0; i < count; ++i) list.push_back(value(of));
+        return list;
+      }
+    }
+    CHECK(false, "a value of type %u", type);
+    return Json();
+  }
+  void read_tensor() {
+    const std::string name = text();
+    Tensor& tensor = tensors_[name];
+    const auto dimensions = take<uint32_t>();
+    for (uint32_t d = 0; d < dimensions; ++d) tensor.shape.push_back(take<uint64_t>());
+    tensor.type = take<uint32_t>();
+    tensor.at = take<uint64_t>();
+    CHECK(tensor.at % 32 == 0);
+  }
+
+  std::string bytes_;
+  size_t at_ = 0;
+  std::map<std::string, Json> values_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+TEST(Gguf, AFileIsWhatGgufWriterWrites) {
+  TempDir dir;
+  GgufEntries entries;
+  entries.add("general.architecture", "test");
+  entries.add("a.text", "r\xc3\xa4ksm\xc3\xb6rg\xc3\xa5s");
+  entries.add("a.number", uint32_t{4000000000});
+  entries.add("a.real", 1.5f);
+  entries.add("a.flag", true);
+  entries.add("a.texts", std::vector<std::string>{"", "x", "yz"});
+  entries.add("a.numbers", std::vector<int32_t>{-1, 2, 3});
+  entries.add("a.reals", std::vector<float>{0.5f, -2.25f});
+  std::vector<float> values;
+  for (int i = 0; i < 96; ++i) {
+    const bool zero = i >= 32 && i < 64;
+    values.push_back(zero ? 0.0f : static_cast<float>((i * 7919) % 257 - 128) / 64);
+  }
+  auto writer = GgufWriter::create(dir.file("file.gguf"), entries,
+                                   {{"one", {3}, GgufType::kF32},
+                                    {"two", {3, 32}, GgufType::kBF16},
+                                    {"three", {3, 32}, GgufType::kQ8_0},
+                                    {"four", {3, 32}, GgufType::kF16}});
+  ASSERT_TRUE(writer.ok()) << writer.status().message();
+  // In another order than theirs, and in pieces.
+  ASSERT_TRUE(writer->write(3, 0, values.data(), 96).ok());
+  ASSERT_TRUE(writer->write(2, 64, values.data() + 64, 32).ok());
+  ASSERT_TRUE(writer->write(2, 0, values.data(), 64).ok());
+  ASSERT_TRUE(writer->write(1, 0, values.data(), 96).ok());
+  ASSERT_TRUE(writer->write(0, 0, values.data(), 3).ok());
+  ASSERT_TRUE(writer->finish().ok());
+  EXPECT_EQ(get_file(dir.file("file.gguf")) == get_file(golden("gguf/format.gguf")), true);
+}
+
+// A golden model with the byte tokenizer beside it.
+std::string model_folder(const TempDir& dir, const std::string& name) {
+  const std::string folder = dir.file(name);
+  std::filesystem::copy(golden(name), folder);
+  put_file(folder + "/tokenizer.json", byte_tokenizer_json());
+  put_file(folder + "/tokenizer_config.json", byte_tokenizer_config_json());
+  return folder;
+}
+
+// Ids of the byte tokenizer are more than the model has.
+Status export_model(const std::string& folder, const std::string& path, GgufType type) {
+  auto opened = HfFolder::open(folder);
+  CHECK(opened.ok(), "%s", opened.status().message().c_str());
+  const auto weights = weights_of_folder(*opened);
+  return export_gguf(*weights, *opened, path, type);
+}
+
+class GgufModelTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(GgufModelTest, TensorsAndEntriesAreTheReferences) {
+  const Json reference = Json::parse(get_file(golden(std::string("gguf/") + GetParam() + ".json")));
+  const std::pair<const char*, GgufType> types[] = {
+      {"fp32", GgufType::kF32}, {"bf16", GgufType::kBF16}, {"q8_0", GgufType::kQ8_0}};
+  TempDir dir;
+  auto folder = HfFolder::open(golden(GetParam()));
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  for (const auto& [name, type] : types) {
+    auto described = describe_for_gguf(*folder, type, "model");
+    ASSERT_TRUE(described.ok()) << described.status().message();
+    const std::string path = dir.file(std::string(name) + ".gguf");
+    const auto weights = weights_of_folder(*folder);
+    const Status written = write_gguf(*weights, folder->table(), described.take(), path);
+    ASSERT_TRUE(written.ok()) << written.message();
+    const GgufText file(path);
+    const Json& want = reference[name];
+    EXPECT_EQ(file.tensors().size(), want["tensors"].size());
+    for (const auto& [tensor_name, tensor] : file.tensors()) {
+      ASSERT_TRUE(want["tensors"].contains(tensor_name)) << tensor_name;
+      const Json& of_tensor = want["tensors"][tensor_name];
+      EXPECT_EQ(Json(tensor.shape), of_tensor["shape"]) << tensor_name;
+      EXPECT_EQ(tensor.type, of_tensor["type"].get<uint32_t>()) << tensor_name;
+      EXPECT_EQ(file.sha256(tensor), of_tensor["sha256"].get<std::string>()) << tensor_name;
+    }
+    for (const auto& [key, value] : want["entries"].items()) {
+      ASSERT_TRUE(file.has(key)) << key;
+      if (value.is_number_float()) {
+        EXPECT_NEAR(file.entry(key).get<double>() / value.get<double>(), 1.0, 1e-6) << key;
+      } else {
+        EXPECT_EQ(file.entry(key), value) << key;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GgufModelTest,
+                         testing::Values("mixtral", "olmoe", "qwen2_moe", "qwen3_moe_bf16"));
+
+TEST(Gguf, WhatLlamaWouldComputeOtherwiseIsRefused) {
+  TempDir dir;
+  const auto refused = [&](const std::string& name, const Json& patch) {
+    const std::string folder = dir.file(name + std::to_string(patch.size()));
+    std::filesystem::copy(golden(name), folder);
+    Json config = Json::parse(get_file(folder + "/config.json"));
+    config.merge_patch(patch);
+    put_file(folder + "/config.json", config.dump());
+    auto opened = HfFolder::open(folder);
+    CHECK(opened.ok(), "%s", opened.status().message().c_str());
+    const auto described = describe_for_gguf(*opened, GgufType::kF32, "m");
+    EXPECT_EQ(described.status().code(), Exit::kBadData) << name;
+    return described.status().message();
+  };
+  EXPECT_NE(refused("glm4_moe", Json::object()).find("its family is none of mixtral, olmoe"),
+            std::string::npos);
+  EXPECT_NE(refused("qwen3_moe_tiny", Json::object()).find("layers without experts"),
+            std::string::npos);
+  EXPECT_NE(refused("qwen3_moe_tied", Json::object()).find("norm_topk_prob"), std::string::npos);
+  EXPECT_NE(refused("mixtral", {{"sliding_window", 8}}).find("slide"), std::string::npos);
+}
+
+TEST(Gguf, TheByteTokenizerIsThere) {
+  TempDir dir;
+  put_file(dir.file("tokenizer.json"), byte_tokenizer_json());
+  put_file(dir.file("tokenizer_config.json"), byte_tokenizer_config_json());
+  put_file(dir.file("chat_template.jinja"), "{{ messages }}");
+  GgufEntries entries;
+  const Status added = add_tokenizer_entries(dir.path(), 300, entries);
+  ASSERT_TRUE(added.ok()) << added.message();
+  auto writer = GgufWriter::create(dir.file("t.gguf"), entries, {});
+  ASSERT_TRUE(writer.ok() && writer->finish().ok());
+  const GgufText file(dir.file("t.gguf"));
+  EXPECT_EQ(file.entry("tokenizer.ggml.model"), "gpt2");
+  EXPECT_EQ(file.entry("tokenizer.ggml.pre"), "gpt-2");
+  EXPECT_EQ(file.entry("tokenizer.ggml.tokens").size(), 300u);
+  EXPECT_EQ(file.entry("tokenizer.ggml.tokens")[65], "A");
+  EXPECT_EQ(file.entry("tokenizer.ggml.tokens")[32], "\xc4\xa0") << "a space";
+  EXPECT_EQ(file.entry("tokenizer.ggml.tokens")[256], "<|endoftext|>");
+  EXPECT_EQ(file.entry("tokenizer.ggml.tokens")[299], "[PAD299]");
+  EXPECT_EQ(file.entry("tokenizer.ggml.token_type")[65], 1);
+  EXPECT_EQ(file.entry("tokenizer.ggml.token_type")[256], 3) << "a control token";
+  EXPECT_EQ(file.entry("tokenizer.ggml.token_type")[299], 5) << "unused";
+  EXPECT_EQ(file.entry("tokenizer.ggml.eos_token_id"), 256);
+  EXPECT_EQ(file.entry("tokenizer.ggml.merges"), Json::array());
+  EXPECT_EQ(file.entry("tokenizer.chat_template"), "{{ messages }}");
+  GgufEntries small;
+  EXPECT_EQ(add_tokenizer_entries(dir.path(), 256, small).code(), Exit::kBadData)
+      << "the model has fewer ids";
+}
+
+// qwen3_moe_tiny's vocabulary has room for the byte tokenizer; a plain one of the same config is
+// made without its dense layer.
+TEST(Gguf, AnExportHasBoth) {
+  TempDir dir;
+  const std::string folder = model_folder(dir, "qwen3_moe_bf16");
+  const Status small = export_model(folder, dir.file("m.gguf"), GgufType::kBF16);
+  EXPECT_EQ(small.code(), Exit::kBadData) << "160 ids are fewer than the tokenizer has";
+  EXPECT_FALSE(std::filesystem::exists(dir.file("m.gguf")));
+}
+
+}  // namespace
+}  // namespace pagoda

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/gguf: what llama.cpp's own Python package makes of the golden models.
+
+    pip install gguf==0.19.0 safetensors==0.8.0 torch==2.9.1
+    python tools/make_gguf_goldens.py            # the goldens
+    python tools/make_gguf_goldens.py --check FILE.gguf --model FOLDER [--type q8_0]
+
+format.gguf is a small file of GGUFWriter. MODEL.json has, for each type, the entries and tensors
+that a file of the golden model must have: name, shape as ggml counts it, type and the SHA-256 of
+the bytes, rounded by gguf.quants. Names and layouts are those of convert_hf_to_gguf.py. --check
+reads an exported file with GGUFReader and compares it with a folder by the same rules.
+"""
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
+from safetensors.torch import load_file
+
+OUT = Path(__file__).resolve().parent.parent / "tests" / "golden" / "gguf"
+TYPES = {"fp32": GGMLQuantizationType.F32, "bf16": GGMLQuantizationType.BF16,
+         "q8_0": GGMLQuantizationType.Q8_0}
+ARCHITECTURES = {"mixtral": "llama", "olmoe": "olmoe", "qwen2_moe": "qwen2moe",
+                 "qwen3_moe": "qwen3moe"}
+LAYER = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+         "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+         "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+         "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp",
+         "block_sparse_moe.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+         "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+         "mlp.shared_expert.up_proj": "ffn_up_shexp",
+         "mlp.shared_expert.down_proj": "ffn_down_shexp"}
+OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+EXPERT = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
+          "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
+
+
+def permuted(rows, heads):
+    """LlamaModel.permute of convert_hf_to_gguf.py."""
+    return (rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+            .swapaxes(1, 2).reshape(rows.shape))
+
+
+def renamed(config, tensors):
+    """The folder's tensors by llama.cpp's names, experts stacked."""
+    experts, found = {}, {}
+    for name, tensor in tensors.items():
+        tensor = tensor.float().numpy()
+        base, _, ending = name.rpartition(".")
+        if base in OUTSIDE:
+            found[f"{OUTSIDE[base]}.{ending}"] = tensor
+            continue
+        _, _, layer, rest = base.split(".", 3)
+        if ".experts." in rest:
+            _, _, expert = rest.partition(".experts.")
+            number, part = expert.split(".")
+            experts.setdefault(f"blk.{layer}.{EXPERT[part]}.{ending}", {})[int(number)] = tensor
+            continue
+        if config["model_type"] == "mixtral" and rest.endswith(("q_proj", "k_proj")):
+            heads = config["num_attention_heads" if rest.endswith("q_proj")
+                           else "num_key_value_heads"]
+            tensor = permuted(tensor, heads)
+        found[f"blk.{layer}.{LAYER[rest]}.{ending}"] = tensor.squeeze()
+    for name, parts in experts.items():
+        found[name] = np.stack([parts[e] for e in range(len(parts))])
+    return found
+
+
+def type_of(name, tensor, wanted):
+    if tensor.ndim == 1 or "ffn_gate_inp" in name:
+        return GGMLQuantizationType.F32
+    if wanted == GGMLQuantizationType.Q8_0 and tensor.shape[-1] % 32 != 0:
+        return GGMLQuantizationType.F16
+    return wanted
+
+
+def expected_tensors(config, tensors, wanted):
+    out = {}
+    for name, tensor in renamed(config, tensors).items():
+        kind = type_of(name, tensor, wanted)
+        data = quants.quantize(np.ascontiguousarray(tensor), kind)
+        out[name] = dict(shape=list(reversed(tensor.shape)), type=int(kind),
+                         sha256=hashlib.sha256(data.tobytes()).hexdigest())
+    return out
+
+
+def expected_entries(config, wanted):
+    """What convert_hf_to_gguf.py would say of the architecture, as far as the test asks."""
+    arch = ARCHITECTURES[config["model_type"]]
+    rope = config.get("rope_parameters") or {}
+    heads = config["num_attention_heads"]
+    experts = config.get("num_experts", config.get("num_local_experts"))
+    entries = {
+        "general.architecture": arch,
+        "general.file_type": {"F32": 0, "BF16": 32, "Q8_0": 7}[wanted.name],
+        f"{arch}.block_count": config["num_hidden_layers"],
+        f"{arch}.embedding_length": config["hidden_size"],
+        f"{arch}.attention.head_count": heads,
+        f"{arch}.attention.head_count_kv": config["num_key_value_heads"],
+        f"{arch}.attention.key_length": (config.get("head_dim")
+                                         or config["hidden_size"] // heads),
+        f"{arch}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        f"{arch}.rope.freq_base": rope.get("rope_theta", config.get("rope_theta")),
+        f"{arch}.expert_count": experts,
+        f"{arch}.expert_used_count": config["num_experts_per_tok"],
+        f"{arch}.feed_forward_length": config["intermediate_size"],
+    }
+    if "moe_intermediate_size" in config:
+        entries[f"{arch}.expert_feed_forward_length"] = config["moe_intermediate_size"]
+    if "shared_expert_intermediate_size" in config:
+        entries[f"{arch}.expert_shared_feed_forward_length"] = (
+            config["shared_expert_intermediate_size"])
+    return entries
+
+
+def folder_of(path):
+    config = json.loads((path / "config.json").read_text())
+    tensors = {}
+    for file in sorted(path.glob("model*.safetensors")):
+        tensors |= load_file(file)
+    return config, tensors
+
+
+def make_format():
+    """All that a file can have, in the order of gguf_file_test.cc."""
+    writer = GGUFWriter(OUT / "format.gguf", "test")
+    writer.add_string("a.text", "räksmörgås")
+    writer.add_uint32("a.number", 4000000000)
+    writer.add_float32("a.real", 1.5)
+    writer.add_bool("a.flag", True)
+    writer.add_array("a.texts", ["", "x", "yz"])
+    writer.add_array("a.numbers", [-1, 2, 3])
+    writer.add_array("a.reals", [0.5, -2.25])
+    values = np.array([((i * 7919) % 257 - 128) / 64 for i in range(96)], dtype=np.float32)
+    values[32:64] = 0  # a block without a scale
+    for name, kind in (("one", GGMLQuantizationType.F32), ("two", GGMLQuantizationType.BF16),
+                       ("three", GGMLQuantizationType.Q8_0), ("four", GGMLQuantizationType.F16)):
+        shape = (3,) if name == "one" else (3, 32)
+        data = values[:3] if name == "one" else values.reshape(shape)
+        encoded = quants.quantize(data, kind)
+        writer.add_tensor(name, encoded, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def check(path, folder, wanted):
+    config, tensors = folder_of(folder)
+    reader = GGUFReader(path)
+    want, seen = expected_tensors(config, tensors, wanted), set()
+    for tensor in reader.tensors:
+        expected = want[tensor.name]
+        got = dict(shape=[int(n) for n in tensor.shape], type=int(tensor.tensor_type),
+                   sha256=hashlib.sha256(tensor.data.tobytes()).hexdigest())
+        assert got == expected, (tensor.name, got, expected)
+        seen.add(tensor.name)
+    assert seen == set(want), seen ^ set(want)
+    for key, value in expected_entries(config, wanted).items():
+        got = reader.fields[key].contents()
+        assert got == value or abs(got - value) <= 1e-6 * abs(value), (key, got, value)
+    print(f"{path}: {len(seen)} tensors and the entries are those of {folder}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", type=Path, help="an exported file")
+    parser.add_argument("--model", type=Path, help="with --check: the folder it came from")
+    parser.add_argument("--type", choices=sorted(TYPES), default="bf16")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.check:
+        return check(arguments.check, arguments.model, TYPES[arguments.type])
+    OUT.mkdir(exist_ok=True)
+    make_format()
+    for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe_bf16"):
+        config, tensors = folder_of(OUT.parent / name)
+        golden = {of: dict(entries=expected_entries(config, kind),
+                           tensors=expected_tensors(config, tensors, kind))
+                  for of, kind in TYPES.items()}
+        (OUT / f"{name}.json").write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
