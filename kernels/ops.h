@@ -51,6 +51,28 @@ struct RowsOfGradient {
   float* dw = nullptr;  // (out, in)
   bool add = false;     // false: as if dw held zeros
 };
+// The rows that a call reads: dense, or each where it lies, in any number of matrices. So experts
+// read tokens in place through an index (HEXA-MoE 3.2). Bits are those of dense rows.
+struct InputRows {
+  const void* dense = nullptr;        // (n, dim) of dt, if
+  const void* const* each = nullptr;  // (n) is none: where each row is (locate_rows)
+
+  InputRows(const void* rows) : dense(rows) {}
+  static InputRows at(const void* const* each) {
+    InputRows rows(nullptr);
+    rows.each = each;
+    return rows;
+  }
+  // The rows from `first` on.
+  InputRows from(int64_t first, int64_t row_bytes) const {
+    if (each != nullptr) return at(each + first);
+    return static_cast<const std::byte*>(dense) + first * row_bytes;
+  }
+  // Where row i is. REQUIRES: `each` is none, or memory that the host reads.
+  const void* row(int64_t i, int64_t row_bytes) const {
+    return each != nullptr ? each[i] : static_cast<const std::byte*>(dense) + i * row_bytes;
+  }
+};
 // Entries [from, from + count) of a list of rows, which are rows [to, to + count) of a block.
 struct RowRun {
   int64_t from = 0, to = 0, count = 0;
@@ -162,12 +184,12 @@ class Ops {
 
   // The three above for the rows of several experts, which follow one another; they give the bits
   // of a call for each expert. In linear_backward_weight blocks begin with each expert's rows.
-  virtual void grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts,
+  virtual void grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts,
                               int64_t in, int64_t out, DType y_dt, void* y, Stream& s) = 0;
-  virtual void grouped_linear_backward_input(DType dt, const void* dy,
+  virtual void grouped_linear_backward_input(DType dt, InputRows dy,
                                              std::span<const RowsOfWeight> experts, int64_t in,
                                              int64_t out, DType dx_dt, void* dx, Stream& s) = 0;
-  virtual void grouped_linear_backward_weight(DType dt, const void* dy, const void* x,
+  virtual void grouped_linear_backward_weight(DType dt, InputRows dy, InputRows x,
                                               std::span<const RowsOfGradient> experts, int64_t in,
                                               int64_t out, Stream& s) = 0;
 
@@ -176,7 +198,7 @@ class Ops {
                              Stream& s) = 0;
   // The same for the rows of several experts, each row times scale[row] (nullptr: 1); blocks begin
   // with each expert's rows.   dy (n, dim), scale (n) fp32, an expert's dw (dim)
-  virtual void grouped_bias_backward(DType dt, const void* dy, const float* scale,
+  virtual void grouped_bias_backward(DType dt, InputRows dy, const float* scale,
                                      std::span<const RowsOfGradient> experts, int64_t dim,
                                      Stream& s) = 0;
 
@@ -327,6 +349,11 @@ class Ops {
   virtual void gather_row_runs(DType dt, const void* x, const int32_t* rows,
                                std::span<const RowRun> runs, int64_t dim, void* out,
                                Stream& s) = 0;
+  // out[to + i] = the address of row rows[from + i] of x, or without `rows` of its row from + i,
+  // for each run; at most kMostTogether runs.   x (N, d), out (InputRows::each)
+  virtual void locate_rows(DType dt, const void* x, const int32_t* rows,
+                           std::span<const RowRun> runs, int64_t dim, const void** out,
+                           Stream& s) = 0;
   // out[to + i] = x[from + i] for each run; at most kMostTogether runs, which do not overlap.
   virtual void copy_row_runs(DType dt, const void* x, std::span<const RowRun> runs, int64_t dim,
                              void* out, Stream& s) = 0;

@@ -7,7 +7,7 @@ namespace pagoda {
 namespace {
 
 // Rows [0, n) of dy; scale: of each row, or none.
-void add_rows(DType dt, const void* dy, const float* scale, int64_t n, int64_t dim, float* dbias,
+void add_rows(DType dt, InputRows dy, const float* scale, int64_t n, int64_t dim, float* dbias,
               ThreadPool& pool) {
   const int64_t blocks = div_ceil(n, kRowBlock);
   float* partial = scratch_floats(Scratch::kSharedSums, blocks * dim);
@@ -16,7 +16,7 @@ void add_rows(DType dt, const void* dy, const float* scale, int64_t n, int64_t d
     float* sum = partial + block * dim;
     std::fill_n(sum, dim, 0.0f);
     for (int64_t i = begin; i < end; ++i) {
-      const float* row = read_row(dt, at(dt, dy, i * dim), dim, Scratch::kRowA);
+      const float* row = read_row(dt, dy.row(i, dim * dtype_bytes(dt)), dim, Scratch::kRowA);
       if (scale == nullptr) {
         add_row(sum, row, dim, sum);
       } else {
@@ -37,15 +37,15 @@ void CpuOps::bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, flo
   s.enqueue([=, pool = &s.pool()] { add_rows(dt, dy, nullptr, n, dim, dbias, *pool); });
 }
 
-void CpuOps::grouped_bias_backward(DType dt, const void* dy, const float* scale,
+void CpuOps::grouped_bias_backward(DType dt, InputRows dy, const float* scale,
                                    std::span<const RowsOfGradient> experts, int64_t dim,
                                    Stream& s) {
   CHECK(dim > 0 && std::ssize(experts) <= kMostTogether);
   for (const RowsOfGradient& e : experts) {
     if (!e.add) fill_zero(e.dw, dim * int64_t{sizeof(float)}, s);
     s.enqueue([=, pool = &s.pool()] {
-      add_rows(dt, at(dt, dy, e.first * dim), scale != nullptr ? scale + e.first : nullptr, e.count,
-               dim, e.dw, *pool);
+      add_rows(dt, dy.from(e.first, dim * dtype_bytes(dt)),
+               scale != nullptr ? scale + e.first : nullptr, e.count, dim, e.dw, *pool);
     });
   }
 }

@@ -1,4 +1,5 @@
 // Multiplications of activations and weights: by blocks (products.h), or tile by tile with gemm.h.
+// Rows of several experts are a product for each, one after the other.
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/products/products.h"
@@ -12,18 +13,22 @@ namespace {
 int64_t tile_rows(int64_t n) { return n >= 8 * kGemmCols ? kSlabRows : 2 * kGemmRows; }
 
 // Rows [row0, row0 + m) and depth [depth0, depth0 + k) of A in chunks of kGemmRows dense rows. Rows
-// are used where they lie when they are dense; the last, partial chunk is padded with zeros.
+// are used where they lie when they are dense; others are copied, and the last, partial chunk is
+// padded with zeros.
 class LeftRows {
  public:
   LeftRows(const Product& p, int64_t row0, int64_t m, int64_t depth0, int64_t k)
-      : dt_(p.dt), k_(k), dense_(static_cast<const std::byte*>(at(p.dt, p.a, row0 * p.k))) {
-    direct_rows_ = k == p.k ? m / kGemmRows * kGemmRows : 0;
+      : dt_(p.dt), k_(k) {
+    const int64_t whole_bytes = p.k * dtype_bytes(dt_);
+    const InputRows rows = p.a.from(row0, whole_bytes);
+    dense_ = static_cast<const std::byte*>(rows.dense);
+    direct_rows_ = k == p.k && dense_ != nullptr ? m / kGemmRows * kGemmRows : 0;
     const int64_t copied = m - direct_rows_;
     if (copied == 0) return;
     const int64_t row_bytes = k * dtype_bytes(dt_);
     copy_ = scratch_bytes(Scratch::kSharedLeft, align_up(copied, kGemmRows) * row_bytes);
     for (int64_t r = 0; r < copied; ++r) {
-      std::memcpy(copy_ + r * row_bytes, at(dt_, p.a, (row0 + direct_rows_ + r) * p.k + depth0),
+      std::memcpy(copy_ + r * row_bytes, at(dt_, rows.row(direct_rows_ + r, whole_bytes), depth0),
                   static_cast<size_t>(row_bytes));
     }
     std::memset(copy_ + copied * row_bytes, 0,
@@ -94,7 +99,9 @@ void multiply(const Product& p, ThreadPool& pool) {
         static_cast<long long>(p.m), static_cast<long long>(p.n), static_cast<long long>(p.k));
   if (const BlockKernel* kernel = product_kernel(p)) return multiply_blocks(*kernel, p, pool);
   const bool one_panel = p.k <= kGemmDepth;
-  const int64_t slab_rows = one_panel ? std::max<int64_t>(p.m, 1) : kSlabRows;
+  // Rows that are copied are so many at a time.
+  const bool all_rows = one_panel && p.a.each == nullptr;
+  const int64_t slab_rows = all_rows ? std::max<int64_t>(p.m, 1) : kSlabRows;
   const int64_t slab_cols = one_panel ? p.n : kSlabCols;
   for (int64_t row = 0; row < p.m; row += slab_rows) {
     for (int64_t col = 0; col < p.n; col += slab_cols) {
@@ -113,40 +120,43 @@ int64_t padded_depth(int64_t rows) {
   return std::min(depth, kRowBlock);
 }
 
-// Columns [col0, col0 + cols) of dy, transposed: (cols rounded up to kGemmRows, depth).
+// Columns [col, col + cols) of dy, transposed: (cols rounded up to kGemmRows, depth).
 template <typename T>
-void transpose_block(const T* dy, int64_t ld, int64_t rows, int64_t cols, int64_t depth, T* out) {
+void transpose_block(const WeightGradient& g, int64_t col, int64_t cols, int64_t depth, T* out) {
   std::memset(static_cast<void*>(out), 0,
               static_cast<size_t>(align_up(cols, kGemmRows) * depth) * sizeof(T));
-  for (int64_t r0 = 0; r0 < rows; r0 += 16) {
-    const int64_t r1 = std::min(rows, r0 + 16);
+  constexpr int64_t kTogether = 16;
+  for (int64_t r0 = 0; r0 < g.rows; r0 += kTogether) {
+    const int64_t count = std::min(kTogether, g.rows - r0);
+    const T* rows[kTogether];
+    for (int64_t i = 0; i < count; ++i) {
+      rows[i] = static_cast<const T*>(g.dy.row(r0 + i, g.out * int64_t{sizeof(T)})) + col;
+    }
     for (int64_t c = 0; c < cols; ++c) {
-      for (int64_t r = r0; r < r1; ++r) out[c * depth + r] = dy[r * ld + c];
+      for (int64_t i = 0; i < count; ++i) out[c * depth + r0 + i] = rows[i][c];
     }
   }
 }
 
 void transpose(const WeightGradient& g, int64_t col, int64_t cols, int64_t depth, void* out) {
-  const void* from = at(g.dt, g.dy, col);
   if (g.dt == DType::kF32) {
-    transpose_block(static_cast<const float*>(from), g.out, g.rows, cols, depth,
-                    static_cast<float*>(out));
+    transpose_block(g, col, cols, depth, static_cast<float*>(out));
   } else {
-    transpose_block(static_cast<const bf16*>(from), g.out, g.rows, cols, depth,
-                    static_cast<bf16*>(out));
+    transpose_block(g, col, cols, depth, static_cast<bf16*>(out));
   }
 }
 
 // Packs columns [col, col + cols) of x as B (depth, cols), rows beyond the block zero.
 void pack_input(const WeightGradient& g, int64_t col, int64_t cols, int64_t depth, void* packed) {
-  const void* from = at(g.dt, g.x, col);
+  const void* from = g.x.each == nullptr ? at(g.dt, g.x.dense, col) : nullptr;
   int64_t ld = g.in;
-  if (depth > g.rows) {
+  if (depth > g.rows || from == nullptr) {
     const int64_t row_bytes = cols * dtype_bytes(g.dt);
     std::byte* padded = scratch_bytes(Scratch::kTile, depth * row_bytes);
     std::memset(padded, 0, static_cast<size_t>(depth * row_bytes));
     for (int64_t r = 0; r < g.rows; ++r) {
-      std::memcpy(padded + r * row_bytes, at(g.dt, from, r * g.in), static_cast<size_t>(row_bytes));
+      const void* row = g.x.row(r, g.in * dtype_bytes(g.dt));
+      std::memcpy(padded + r * row_bytes, at(g.dt, row, col), static_cast<size_t>(row_bytes));
     }
     from = padded;
     ld = cols;
@@ -199,38 +209,27 @@ void zero(float* x, int64_t n, ThreadPool& pool) {
   });
 }
 
-}  // namespace
-
-void CpuOps::linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
-                    DType y_dt, void* y, Stream& s) {
-  s.enqueue([=, pool = &s.pool()] {
-    multiply({dt, x, w, in, true, n, out, in, y_dt, y}, *pool);
-  });
+void enqueue(const Product& p, Stream& s) {
+  s.enqueue([p, pool = &s.pool()] { multiply(p, *pool); });
 }
 
-void CpuOps::linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
-                           int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
-  s.enqueue([=, pool = &s.pool()] {
-    multiply({dt, x, w, in, true, n, out, in, y_dt, y, bias}, *pool);
-  });
-}
-
-void CpuOps::linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
-                                   int64_t out, DType dx_dt, void* dx, Stream& s) {
-  s.enqueue([=, pool = &s.pool()] {
-    multiply({dt, dy, w, in, false, n, in, out, dx_dt, dx}, *pool);
-  });
-}
-
-void CpuOps::linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n, int64_t in,
-                                    int64_t out, bool add, float* dw, Stream& s) {
-  CHECK(n >= 0 && in > 0 && out > 0);
+// dw = or += dy^T x over the expert's rows.
+void enqueue_gradient(DType dt, InputRows dy, InputRows x, const RowsOfGradient& e, int64_t in,
+                      int64_t out, Stream& s) {
+  CHECK(e.count >= 0 && in > 0 && out > 0);
   s.enqueue([=, pool = &s.pool()] {
     const BlockKernel* kernel = gradient_kernel(dt);
-    if (!add && (kernel == nullptr || n == 0)) zero(dw, out * in, *pool);
-    for (int64_t row = 0; row < n; row += kRowBlock) {
-      const WeightGradient g{dt, at(dt, dy, row * out), at(dt, x, row * in),
-                             std::min(kRowBlock, n - row), in, out, dw, add || row > 0};
+    const int64_t element = dtype_bytes(dt);
+    if (!e.add && (kernel == nullptr || e.count == 0)) zero(e.dw, out * in, *pool);
+    for (int64_t row = 0; row < e.count; row += kRowBlock) {
+      const WeightGradient g{dt,
+                             dy.from(e.first + row, out * element),
+                             x.from(e.first + row, in * element),
+                             std::min(kRowBlock, e.count - row),
+                             in,
+                             out,
+                             e.dw,
+                             e.add || row > 0};
       if (kernel != nullptr) {
         add_gradient_blocks(*kernel, g, *pool);
         continue;
@@ -240,6 +239,56 @@ void CpuOps::linear_backward_weight(DType dt, const void* dy, const void* x, int
       }
     }
   });
+}
+
+}  // namespace
+
+void CpuOps::linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
+                    DType y_dt, void* y, Stream& s) {
+  enqueue({dt, x, w, in, true, n, out, in, y_dt, y}, s);
+}
+
+void CpuOps::linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
+                           int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
+  enqueue({dt, x, w, in, true, n, out, in, y_dt, y, bias}, s);
+}
+
+void CpuOps::linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
+                                   int64_t out, DType dx_dt, void* dx, Stream& s) {
+  enqueue({dt, dy, w, in, false, n, in, out, dx_dt, dx}, s);
+}
+
+void CpuOps::linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n, int64_t in,
+                                    int64_t out, bool add, float* dw, Stream& s) {
+  enqueue_gradient(dt, dy, x, {0, n, dw, add}, in, out, s);
+}
+
+void CpuOps::grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts,
+                            int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
+  CHECK(std::ssize(experts) <= kMostTogether);
+  for (const RowsOfWeight& e : experts) {
+    const InputRows rows = x.from(e.first, in * dtype_bytes(dt));
+    void* results = at(y_dt, y, e.first * out);
+    enqueue({dt, rows, e.w, in, true, e.count, out, in, y_dt, results, e.bias}, s);
+  }
+}
+
+void CpuOps::grouped_linear_backward_input(DType dt, InputRows dy,
+                                           std::span<const RowsOfWeight> experts, int64_t in,
+                                           int64_t out, DType dx_dt, void* dx, Stream& s) {
+  CHECK(std::ssize(experts) <= kMostTogether);
+  for (const RowsOfWeight& e : experts) {
+    const InputRows rows = dy.from(e.first, out * dtype_bytes(dt));
+    void* results = at(dx_dt, dx, e.first * in);
+    enqueue({dt, rows, e.w, in, false, e.count, in, out, dx_dt, results}, s);
+  }
+}
+
+void CpuOps::grouped_linear_backward_weight(DType dt, InputRows dy, InputRows x,
+                                            std::span<const RowsOfGradient> experts, int64_t in,
+                                            int64_t out, Stream& s) {
+  CHECK(std::ssize(experts) <= kMostTogether);
+  for (const RowsOfGradient& e : experts) enqueue_gradient(dt, dy, x, e, in, out, s);
 }
 
 }  // namespace pagoda

@@ -37,20 +37,20 @@ class OpsWithLibraries final : public CudaOps {
                                   dk, dv, s);
     }
   }
-  void grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts, int64_t in,
+  void grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts, int64_t in,
                       int64_t out, DType y_dt, void* y, Stream& s) override {
     if (!takes_experts(dt, x, experts, in, out, y_dt, y)) {
       return CudaOps::grouped_linear(dt, x, experts, in, out, y_dt, y, s);
     }
-    multiply(expert_products(false, x, experts, in, out, y), s);
+    multiply(expert_products(false, x.dense, experts, in, out, y), s);
   }
-  void grouped_linear_backward_input(DType dt, const void* dy,
-                                     std::span<const RowsOfWeight> experts, int64_t in, int64_t out,
-                                     DType dx_dt, void* dx, Stream& s) override {
+  void grouped_linear_backward_input(DType dt, InputRows dy, std::span<const RowsOfWeight> experts,
+                                     int64_t in, int64_t out, DType dx_dt, void* dx,
+                                     Stream& s) override {
     if (!takes_experts(dt, dy, experts, in, out, dx_dt, dx)) {
       return CudaOps::grouped_linear_backward_input(dt, dy, experts, in, out, dx_dt, dx, s);
     }
-    multiply(expert_products(true, dy, experts, in, out, dx), s);
+    multiply(expert_products(true, dy.dense, experts, in, out, dx), s);
   }
 
  private:
@@ -59,9 +59,11 @@ class OpsWithLibraries final : public CudaOps {
     return reinterpret_cast<void*>(align_up(reinterpret_cast<int64_t>(memory.get()), align));
   }
 
-  bool takes_experts(DType dt, const void* x, std::span<const RowsOfWeight> experts, int64_t in,
+  // It takes dense rows alone.
+  bool takes_experts(DType dt, InputRows x, std::span<const RowsOfWeight> experts, int64_t in,
                      int64_t out, DType y_dt, const void* y) const {
-    return libraries_.experts != nullptr && library_takes(dt, x, experts, in, out, y_dt, y);
+    return libraries_.experts != nullptr && x.each == nullptr &&
+           library_takes(dt, x.dense, experts, in, out, y_dt, y);
   }
   void multiply(const ExpertProducts& products, Stream& s) {
     if (products.count() == 0) return;

@@ -75,8 +75,7 @@ Esmm<Shape, kDepthInRows> product(const void* x, const int32_t* index, const voi
                                   int64_t depth, int64_t columns) {
   using T = typename Shape::T;
   Esmm<Shape, kDepthInRows> kernel{};
-  kernel.x = matrix_of<T>(x, depth);
-  kernel.index = index;
+  kernel.x = rows_of<T>(x, depth, index);
   kernel.w = matrix_of<T>(w, kDepthInRows ? depth : columns);
   kernel.w.aligned = kernel.w.aligned && depth * columns * sizeof(T) % 16 == 0;
   kernel.expert_elements = depth * columns;
@@ -90,8 +89,14 @@ Estmm<Shape> weight_product(const ExpertRows& e, const void* dy, const int32_t* 
                             const void* x, const int32_t* x_index, int64_t in, int64_t out,
                             bool add, float* dw) {
   using T = typename Shape::T;
-  return {matrix_of<T>(dy, out), matrix_of<T>(x, in), dy_index, x_index, e.offsets, {}, out,
-          in, add ? 1u : 0u, dw};
+  return {rows_of<T>(dy, out, dy_index),
+          rows_of<T>(x, in, x_index),
+          e.offsets,
+          {},
+          out,
+          in,
+          add ? 1u : 0u,
+          dw};
 }
 
 // The tiles of a kernel's rows, in memory of their own.

@@ -7,7 +7,7 @@ namespace {
 
 struct Layer {
   int64_t depth, columns;
-  const void* x;
+  InputRows x;
   DType y_dt;
   void* y;
 };
@@ -27,7 +27,7 @@ void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
   with_shape(processor, dt, large_tiles, [&]<typename Shape>(Shape) {
     using T = typename Shape::T;
     Esmm<Shape, kDepthInRows> kernel{};
-    kernel.x = matrix_of<T>(layer.x, layer.depth);
+    kernel.x = rows_of<T>(layer.x, layer.depth);
     kernel.w = matrix_of<T>(nullptr, kDepthInRows ? layer.depth : layer.columns);
     for (const RowsOfWeight& e : experts) {
       CHECK(e.first >= 0 && e.count >= 0 && e.first + e.count <= INT32_MAX);
@@ -50,7 +50,7 @@ void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
   multiply<kDepthInRows>(queue, processor, dt, layer, {&all, 1});
 }
 
-void multiply_weights(Queue& queue, Processor processor, DType dt, const void* dy, const void* x,
+void multiply_weights(Queue& queue, Processor processor, DType dt, InputRows dy, InputRows x,
                       std::span<const RowsOfGradient> experts, int64_t in, int64_t out) {
   CHECK(in > 0 && out > 0);
   with_shape(processor, dt,
@@ -58,8 +58,8 @@ void multiply_weights(Queue& queue, Processor processor, DType dt, const void* d
              [&]<typename Shape>(Shape) {
     using T = typename Shape::T;
     Estmm<Shape> kernel{};
-    kernel.dy = matrix_of<T>(dy, out);
-    kernel.x = matrix_of<T>(x, in);
+    kernel.dy = rows_of<T>(dy, out);
+    kernel.x = rows_of<T>(x, in);
     kernel.out = out;
     kernel.in = in;
     kernel.add = list_gradients(experts, kernel.listed);
@@ -94,20 +94,20 @@ void CudaOps::linear_backward_weight(DType dt, const void* dy, const void* x, in
   multiply_weights(queue, processor_, dt, dy, x, {&all, 1}, in, out);
 }
 
-void CudaOps::grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts,
+void CudaOps::grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts,
                              int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
   Queue queue(s, "grouped_linear");
   multiply<true>(queue, processor_, dt, {in, out, x, y_dt, y}, experts);
 }
 
-void CudaOps::grouped_linear_backward_input(DType dt, const void* dy,
+void CudaOps::grouped_linear_backward_input(DType dt, InputRows dy,
                                             std::span<const RowsOfWeight> experts, int64_t in,
                                             int64_t out, DType dx_dt, void* dx, Stream& s) {
   Queue queue(s, "grouped_linear_backward_input");
   multiply<false>(queue, processor_, dt, {out, in, dy, dx_dt, dx}, experts);
 }
 
-void CudaOps::grouped_linear_backward_weight(DType dt, const void* dy, const void* x,
+void CudaOps::grouped_linear_backward_weight(DType dt, InputRows dy, InputRows x,
                                              std::span<const RowsOfGradient> experts, int64_t in,
                                              int64_t out, Stream& s) {
   Queue queue(s, "grouped_linear_backward_weight");

@@ -91,11 +91,10 @@ struct BiasTerm {
 
 template <typename T>
 struct ScaledTerm {
-  const T* dy;
+  RowsOf<T> dy;
   const float* scale;
-  int64_t dim;
   PAGODA_GPU float operator()(int64_t row, int64_t column) const {
-    const float value = widen(dy[row * dim + column]);
+    const float value = widen(dy.at(row)[column]);
     return scale != nullptr ? scale[row] * value : value;
   }
 };
@@ -105,7 +104,7 @@ template <typename T>
 struct GroupedBias {
   using Sums = ColumnSums<ScaledTerm<T>>;
   static constexpr int kThreads = Sums::kThreads, kSharedBytes = Sums::kSharedBytes;
-  const T* dy;
+  RowsOf<T> dy;
   const float* scale;
   int64_t dim;
   uint32_t add;  // bit e: add to what is there
@@ -116,7 +115,7 @@ struct GroupedBias {
     const int64_t e = quotient(block_number(), expert_blocks());
     const int64_t column0 = (block_number() - e * expert_blocks()) * Sums::kColumns;
     const int64_t first = listed.of[e].first;
-    Sums::run({dy, scale, dim}, first, first + listed.of[e].count, kRowBlock, column0, dim,
+    Sums::run({dy, scale}, first, first + listed.of[e].count, kRowBlock, column0, dim,
               (add >> e & 1u) != 0, listed.of[e].weight);
   }
 };
@@ -158,13 +157,13 @@ void CudaOps::bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, fl
   });
 }
 
-void CudaOps::grouped_bias_backward(DType dt, const void* dy, const float* scale,
+void CudaOps::grouped_bias_backward(DType dt, InputRows dy, const float* scale,
                                     std::span<const RowsOfGradient> experts, int64_t dim,
                                     Stream& s) {
   CHECK(dim > 0);
   Queue queue(s, "grouped_bias_backward");
   with_type(dt, [&]<typename T>(T) {
-    GroupedBias<T> kernel{typed<T>(dy), scale, dim, 0, {}};
+    GroupedBias<T> kernel{rows_of<T>(dy, dim), scale, dim, 0, {}};
     kernel.add = list_gradients(experts, kernel.listed);
     queue.launch(std::ssize(experts) * kernel.expert_blocks(), kernel);
   });

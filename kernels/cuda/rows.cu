@@ -77,6 +77,22 @@ struct GatherRuns {
   }
 };
 
+struct LocateRuns {
+  static constexpr int kThreads = 32, kSharedBytes = 0;
+  const unsigned char* x;
+  const int32_t* rows;  // none: the matrix's own
+  int64_t row_bytes;
+  const void** out;
+  Runs runs;
+  PAGODA_GPU void operator()() const {
+    if (thread_number() != 0) return;
+    int64_t row;
+    const Runs::Run& run = runs.of[runs.find(row)];
+    const int64_t from = rows != nullptr ? rows[run.from + row] : run.from + row;
+    out[run.to + row] = x + from * row_bytes;
+  }
+};
+
 template <typename T>
 struct CopyRuns {
   static constexpr int kThreads = 128, kSharedBytes = 0;
@@ -270,6 +286,15 @@ void CudaOps::gather_row_runs(DType dt, const void* x, const int32_t* rows,
     const GatherRuns<T> kernel{typed<T>(x), rows, dim, typed<T>(out), Runs(runs)};
     queue.launch(kernel.runs.rows(), kernel);
   });
+}
+
+void CudaOps::locate_rows(DType dt, const void* x, const int32_t* rows,
+                          std::span<const RowRun> runs, int64_t dim, const void** out, Stream& s) {
+  CHECK(dim > 0);
+  Queue queue(s, "locate_rows");
+  const LocateRuns kernel{static_cast<const unsigned char*>(x), rows, dim * dtype_bytes(dt), out,
+                          Runs(runs)};
+  queue.launch(kernel.runs.rows(), kernel);
 }
 
 void CudaOps::copy_row_runs(DType dt, const void* x, std::span<const RowRun> runs, int64_t dim,

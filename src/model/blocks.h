@@ -116,6 +116,12 @@ class Blocks {
   void dispatch(std::span<const RowRun> runs, int64_t group_rows, Padding padding, int64_t b,
                 const LayerBuffers& in, void* inbound, bool backward, const Workspace& w,
                 Stream& s) const;
+  // Notes where microbatch b's rows of a group are, in `in`, for experts that read them there.
+  void locate(std::span<const RowRun> runs, int64_t b, const LayerBuffers& in, bool backward,
+              const Workspace& w, const ExpertSpace& e, Stream& s) const;
+  // The same of rows of inbound, which came from other devices.
+  void locate_inbound(std::span<const RowRun> runs, int64_t group_rows, const void* inbound,
+                      bool backward, const ExpertSpace& e, Stream& s) const;
   // Copies a parcel (plan/step/expert_blocks.h), which is laid out like inbound, to its rows of
   // inbound.
   void place_rows(std::span<const RowRun> runs, int64_t parcel_rows, int64_t group_rows,
@@ -124,8 +130,9 @@ class Blocks {
   // Copies the parcel's rows of outbound to the parcel, which is laid out like it.
   void pack_rows(std::span<const RowRun> runs, int64_t group_rows, int64_t parcel_rows,
                  const void* outbound, void* parcel, bool backward, Stream& s) const;
-  // The experts of a group, whose rows follow one another. An expert's output, and the gradient of
-  // its input, are rounded to the compute dtype, as a row that leaves the expert's device.
+  // The experts of a group, whose rows follow one another in inbound, or without it are where
+  // locate() found them. An expert's output, and the gradient of its input, are rounded to the
+  // compute dtype, as a row that leaves the expert's device.
   void experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
                void* outbound, const ExpertSpace& w, Stream& s) const;
   void experts_backward(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
@@ -172,6 +179,13 @@ class Blocks {
                  const MlpSpace& m, Stream& s) const;
   // (n, 2f) for a group's rows: the layer's own memory if it is saved, else the common one.
   void* gate_up_of(int64_t layer, std::span<const GroupExpert> group, const ExpertSpace& w) const;
+  // What the experts of a group read.
+  struct ExpertInput {
+    InputRows rows;
+    InputRows gradients;  // of their outputs; training
+    const float* scale;   // routing weights; training
+  };
+  ExpertInput expert_input(int64_t group_rows, const void* inbound, const ExpertSpace& w) const;
   SwigluShape swiglu_shape() const;  // of experts
   // The experts' weights, or gradients, from an element of their records on. bias: likewise, -1:
   // there is none.
@@ -223,8 +237,8 @@ class Blocks {
   // Adds what biases give to the gradients of routing weights, (n) at dscale, and theirs to the
   // experts'. dgate_up (n, 2f), dout (n, d), scale (n), n the group's rows; overwrites w.dact.
   void expert_biases_backward(std::span<const GroupExpert> group, const void* dgate_up,
-                              const void* dout, const float* scale, float* dscale,
-                              const ExpertSpace& w, Stream& s) const;
+                              const ExpertInput& input, float* dscale, const ExpertSpace& w,
+                              Stream& s) const;
   void add_attention(int64_t layer, const void* weights, const void* x, void* middle,
                      const AttentionSpace& a, Stream& s) const;
 

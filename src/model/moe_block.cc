@@ -169,6 +169,39 @@ void Blocks::dispatch(std::span<const RowRun> runs, int64_t group_rows, Padding 
                 at(inbound, inbound_scale(all, d)), s);
 }
 
+void Blocks::locate(std::span<const RowRun> runs, int64_t b, const LayerBuffers& in, bool backward,
+                    const Workspace& w, const ExpertSpace& e, Stream& s) const {
+  const int64_t d = c_.hidden_size;
+  ops_.locate_rows(dt_, in.normed, w.rows, runs, d, e.input_rows, s);
+  if (!backward) return;
+  ops_.locate_rows(dt_, in.dresidual, w.rows, runs, d, e.gradient_rows, s);
+  const float* weights = w.weights + b * size_.microbatch_tokens * c_.experts_per_token;
+  ops_.gather_row_runs(DType::kF32, weights, w.choices, runs, 1, e.scale, s);
+}
+
+void Blocks::locate_inbound(std::span<const RowRun> runs, int64_t group_rows, const void* inbound,
+                            bool backward, const ExpertSpace& e, Stream& s) const {
+  const int64_t d = c_.hidden_size;
+  const ExpertInput all = expert_input(group_rows, inbound, e);
+  for (; !runs.empty(); runs = runs.subspan(std::min(runs.size(), size_t{kMostTogether}))) {
+    const auto some = runs.first(std::min(runs.size(), size_t{kMostTogether}));
+    ops_.locate_rows(dt_, all.rows.dense, nullptr, some, d, e.input_rows, s);
+    if (!backward) continue;
+    ops_.locate_rows(dt_, all.gradients.dense, nullptr, some, d, e.gradient_rows, s);
+    ops_.copy_row_runs(DType::kF32, all.scale, some, 1, e.scale, s);
+  }
+}
+
+Blocks::ExpertInput Blocks::expert_input(int64_t group_rows, const void* inbound,
+                                         const ExpertSpace& w) const {
+  const int64_t d = c_.hidden_size;
+  if (inbound == nullptr) {
+    return {InputRows::at(w.input_rows), InputRows::at(w.gradient_rows), w.scale};
+  }
+  return {inbound, at(inbound, inbound_gradient(group_rows, d)),
+          static_cast<const float*>(at(inbound, inbound_scale(group_rows, d)))};
+}
+
 std::vector<int64_t> Blocks::row_bytes(bool outbound, bool backward) const {
   const int64_t row = c_.hidden_size * dtype_bytes(dt_);
   std::vector<int64_t> bytes = {row};
@@ -261,8 +294,8 @@ void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const vo
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
   const ExpertOffsets o = expert_offsets(c_);
   void* gate_up = gate_up_of(layer, group, w);
-  ops_.grouped_linear(dt_, inbound, weights_of(group, 0, o.gate_up_bias), d, 2 * f, dt_, gate_up,
-                      s);
+  ops_.grouped_linear(dt_, expert_input(n, inbound, w).rows, weights_of(group, 0, o.gate_up_bias),
+                      d, 2 * f, dt_, gate_up, s);
   ops_.swiglu(dt_, swiglu_shape(), gate_up, n, f, w.act, s);
   ops_.grouped_linear(dt_, w.act, weights_of(group, o.down, o.down_bias), f, d, dt_, outbound, s);
 }
@@ -274,21 +307,22 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
   const ExpertOffsets o = expert_offsets(c_);
   const std::vector<RowsOfWeight> gate_ups = weights_of(group, 0),
                                   downs = weights_of(group, o.down);
-  const void* dout = at(inbound, inbound_gradient(n, d));
-  const auto* scale = static_cast<const float*>(at(inbound, inbound_scale(n, d)));
+  const ExpertInput input = expert_input(n, inbound, w);
   auto* dscale = static_cast<float*>(at(outbound, outbound_scale(n, d)));
   void* gate_up = gate_up_of(layer, group, w);
   if (gate_up == w.gate_up) {
-    ops_.grouped_linear(dt_, inbound, weights_of(group, 0, o.gate_up_bias), d, 2 * f, dt_, gate_up,
-                        s);
+    ops_.grouped_linear(dt_, input.rows, weights_of(group, 0, o.gate_up_bias), d, 2 * f, dt_,
+                        gate_up, s);
   }
-  ops_.grouped_linear_backward_input(dt_, dout, downs, f, d, dt_, w.dact, s);
-  ops_.swiglu_backward(dt_, swiglu_shape(), gate_up, w.dact, scale, n, f, gate_up, w.act, dscale,
-                       s);
-  if (o.down_bias >= 0) expert_biases_backward(group, gate_up, dout, scale, dscale, w, s);
+  ops_.grouped_linear_backward_input(dt_, input.gradients, downs, f, d, dt_, w.dact, s);
+  ops_.swiglu_backward(dt_, swiglu_shape(), gate_up, w.dact, input.scale, n, f, gate_up, w.act,
+                       dscale, s);
+  if (o.down_bias >= 0) expert_biases_backward(group, gate_up, input, dscale, w, s);
   if (group.front().gradient != nullptr) {
-    ops_.grouped_linear_backward_weight(dt_, dout, w.act, gradients_of(group, o.down), f, d, s);
-    ops_.grouped_linear_backward_weight(dt_, gate_up, inbound, gradients_of(group, 0), d, 2 * f, s);
+    ops_.grouped_linear_backward_weight(dt_, input.gradients, w.act, gradients_of(group, o.down), f,
+                                        d, s);
+    ops_.grouped_linear_backward_weight(dt_, gate_up, input.rows, gradients_of(group, 0), d, 2 * f,
+                                        s);
   }
   ops_.grouped_linear_backward_input(dt_, gate_up, gate_ups, d, 2 * f, dt_, outbound, s);
 }
@@ -296,17 +330,19 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
 // A row of the output is weighted with its bias, so dout times the bias is part of the weight's
 // gradient. A width of 2 (ModelConfig) makes room for (n) in w.dact.
 void Blocks::expert_biases_backward(std::span<const GroupExpert> group, const void* dgate_up,
-                                    const void* dout, const float* scale, float* dscale,
-                                    const ExpertSpace& w, Stream& s) const {
+                                    const ExpertInput& input, float* dscale, const ExpertSpace& w,
+                                    Stream& s) const {
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
   const ExpertOffsets o = expert_offsets(c_);
   if (group.front().gradient != nullptr) {
     ops_.grouped_bias_backward(dt_, dgate_up, nullptr, gradients_of(group, o.gate_up_bias), 2 * f,
                                s);
-    ops_.grouped_bias_backward(dt_, dout, scale, gradients_of(group, o.down_bias), d, s);
+    ops_.grouped_bias_backward(dt_, input.gradients, input.scale, gradients_of(group, o.down_bias),
+                               d, s);
   }
   auto* of_bias = static_cast<float*>(w.dact);
-  ops_.grouped_linear(dt_, dout, weights_of(group, o.down_bias), d, 1, DType::kF32, of_bias, s);
+  ops_.grouped_linear(dt_, input.gradients, weights_of(group, o.down_bias), d, 1, DType::kF32,
+                      of_bias, s);
   ops_.add(DType::kF32, dscale, DType::kF32, of_bias, n, dscale, s);
 }
 

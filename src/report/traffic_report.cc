@@ -76,7 +76,7 @@ int64_t missed_on_device(const SessionOptions& options, const MemoryPlan& memory
 
 SteadyTraffic predict_traffic(const RunShape& shape, const PageTable& pages,
                               const MemoryPlan& memory) {
-  const StepPlan plan(shape, pages,
+  const StepPlan plan(seated(shape, memory), pages,
                       {.training = shape.training, .state_on_device = memory.state_on_device});
   if (shape.training) return steady_traffic(plan, memory.classes);
   return {steady_step(plan, memory.classes), {}};

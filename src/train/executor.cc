@@ -139,6 +139,7 @@ namespace {
 // The task with the rows of those that join it, for traces and times.
 Task with_rows_of(Task task, const auto& joined) {
   for (const auto& other : joined) {
+    if (other.task.kind == TaskKind::kReadRows) continue;
     task.rows += other.task.rows;
     task.padding += other.task.padding;
   }
@@ -170,9 +171,7 @@ void Executor::run(const Task& task, Ledger* ledger, uint64_t generation) {
   const Residency& residency = setup_.pager->residency();
   prefetches_.before(task, residency);
   host_updates_ += task.on_host && task.kind == TaskKind::kAdam;
-  if (task.kind == TaskKind::kExpert) {
-    expert_rows_[task.layer * setup_.devices.size() + own(task)] += task.rows;
-  }
+  count_rows(task);
   if (waits_to_bring(task)) s.synchronize();
   {
     Lease lease = setup_.pager->acquire(task.used(), s, generation);
@@ -216,9 +215,10 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   switch (task.kind) {
     case TaskKind::kPrefetch:
     case TaskKind::kUpload:
+    case TaskKind::kReadRows:
     case TaskKind::kSend:
     case TaskKind::kReceive: case TaskKind::kSendPage: case TaskKind::kReceivePage:
-      return;  // no work, or transfer()'s
+      return;  // no work, or transfer()'s, or that of the experts that they join
     case TaskKind::kPlaceRows:
       return enqueue_place(task, lease, s);
     case TaskKind::kPackRows:
@@ -270,6 +270,19 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   CHECK(false, "no such task");
 }
 
+void Executor::count_rows(const Task& task) {
+  if (task.kind == TaskKind::kExpert) {
+    expert_rows_[task.layer * setup_.devices.size() + own(task)] += task.rows;
+  }
+  const bool in_place = task.kind == TaskKind::kReadRows;
+  const bool copied = task.kind == TaskKind::kDispatch || task.kind == TaskKind::kDispatchBackward;
+  if (!in_place && !copied) return;
+  const int64_t row = setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
+  const bool backward = task.phase == Phase::kBackward;
+  const int64_t bytes = task.rows * (backward ? 2 * row + int64_t{sizeof(float)} : row);
+  (in_place ? row_bytes_.in_place : row_bytes_.copied) += bytes;
+}
+
 // The sum of gradients that the task has leased, if it has one.
 GradientSum Executor::gradient_sum(const Task& task, const Lease& lease) const {
   const PageTable& pages = *setup_.pages;
@@ -317,25 +330,31 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
   const RunShape& shape = *setup_.shape;
   const bool any_trains = shape.trains(task.record) ||
                           std::any_of(joined_.begin(), joined_.end(), [&](const Joined& other) {
-                            return shape.trains(other.task.record);
+                            return other.task.kind != TaskKind::kReadRows &&
+                                   shape.trains(other.task.record);
                           });
   const auto add = [&](const Task& t, const Lease& pages) {
-    float* gradient = nullptr;  // as where nothing is trained
-    if (t.num_uses > 3) {
-      gradient = reinterpret_cast<float*>(pages.data(3));
-    } else if (space.grad != nullptr && any_trains) {
+    float* gradient = gradient_sum(t, pages).data;  // none where nothing is trained
+    if (gradient == nullptr && space.grad != nullptr && any_trains) {
       gradient = space.grad + t.gradient * setup_.table.records[t.record].num_elements;
     }
     group.push_back({pages.data(0), {t.first_row, t.block_row, t.rows, t.padding}, t.first,
                      gradient});
   };
-  for (const Joined& other : joined_) add(other.task, other.lease);
+  for (const Joined& other : joined_) {
+    if (other.task.kind != TaskKind::kReadRows) add(other.task, other.lease);
+  }
   add(task, lease);
   const Blocks& blocks = blocks_[own(task)];
+  const std::byte* inbound = inbound_of(task, lease);
+  if (reads_in_place()) {
+    locate_rows(task, inbound, s);
+    inbound = nullptr;
+  }
   if (task.kind == TaskKind::kExpert) {
-    blocks.experts(task.layer, group, lease.data(1), lease.data(2), space, s);
+    blocks.experts(task.layer, group, inbound, lease.data(1), space, s);
   } else {
-    blocks.experts_backward(task.layer, group, lease.data(1), lease.data(2), space, s);
+    blocks.experts_backward(task.layer, group, inbound, lease.data(1), space, s);
   }
 }
 

@@ -155,6 +155,12 @@ class Executor {
   StreamTime optimizer_time() const { return optimizer_->time(); }
   // [layer * devices + device] of the rank: rows of experts that forwards computed so far.
   const std::vector<int64_t>& expert_rows() const { return expert_rows_; }
+  // Bytes of rows of experts on the rank's devices so far, forward and backward.
+  struct RowBytes {
+    int64_t copied = 0;    // to where experts read them, or to leave for other devices
+    int64_t in_place = 0;  // not copied, since experts read them where they were
+  };
+  const RowBytes& row_bytes() const { return row_bytes_; }
   int64_t host_updates() const { return host_updates_; }  // updates of records on the host so far
   const PrefetchScore::Counts& prefetches() const { return prefetches_.counts(); }
   Stream& stream(int device) { return *compute_[device]; }
@@ -189,6 +195,7 @@ class Executor {
   GradientSum gradient_sum(const Task& task, const Lease& lease) const;
   LayerBuffers layer_buffers(const Task& task, const Lease& lease) const;
   void wait_for_lanes(const Task& task, Stream& s);
+  void count_rows(const Task& task);
   void enqueue_index(const Task& task, Stream& s);
   struct Lanes {
     std::unique_ptr<Stream> out, in;
@@ -208,6 +215,9 @@ class Executor {
   template <typename T>
   void read_back(T* Workspace::*from, int64_t of_one, std::vector<T>& to);
   void enqueue_experts(const Task& task, const Lease& lease, Stream& s);
+  void locate_rows(const Task& task, const std::byte* inbound, Stream& s);
+  const std::byte* inbound_of(const Task& task, const Lease& lease) const;
+  bool reads_in_place() const;  // whether the tasks that joined hold rows
 
   // How much of routed_copies_ a microbatch has.
   int64_t routed_doubles() const {
@@ -263,6 +273,7 @@ class Executor {
   PrefetchScore prefetches_;
   int64_t host_updates_ = 0;
   std::vector<int64_t> expert_rows_;
+  RowBytes row_bytes_;
   const Trace::Lane issue_lane_;  // lane of the calling thread
   std::vector<std::unique_ptr<Stream>> compute_;  // [device]
   std::vector<Lanes> lanes_;                      // [device]; empty with one device

@@ -118,7 +118,9 @@ void Executor::wait_for_lanes(const Task& task, Stream& s) {
       task.kind == TaskKind::kDispatch || task.kind == TaskKind::kDispatchBackward;
   if (task.kind == TaskKind::kRoute) s.wait(routing_sent_[task.microbatch]);
   if (lanes_.empty()) return;
-  if (dispatches && task.device == task.peer) s.wait(indexed_at_[own(task)]);
+  if ((dispatches && task.device == task.peer) || reads_in_place()) {
+    s.wait(indexed_at_[own(task)]);
+  }
   if (task.kind != TaskKind::kIndex) return;
   for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
     if (attending(b) == task.device) s.wait(routed_at_[b]);
@@ -177,6 +179,46 @@ void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const Laye
   blocks_[own(task)].dispatch(runs, all, {group.rows(), task.padding}, task.microbatch, in,
                               lease.data(0), task.kind == TaskKind::kDispatchBackward,
                               steps_[own(task)], s);
+}
+
+bool Executor::reads_in_place() const {
+  return !joined_.empty() && joined_.front().task.kind == TaskKind::kReadRows;
+}
+
+// The page of rows that an expert's task has leased; nullptr: all are read in place.
+const std::byte* Executor::inbound_of(const Task& task, const Lease& lease) const {
+  const PageTable& pages = *setup_.pages;
+  for (size_t i = 0; i < task.num_uses; ++i) {
+    const PageTable::Page& page = pages.pages[task.uses[i].page];
+    if (pages.classes[page.slot_class].kind == PageKind::kInbound) return lease.data(i);
+  }
+  return nullptr;
+}
+
+// Finds the rows of the group of an expert's task: those that are held in place, and those of other
+// devices in inbound.
+void Executor::locate_rows(const Task& task, const std::byte* inbound, Stream& s) {
+  const ExpertGroup& group = wave_of(task)[task.device];
+  const Blocks& blocks = blocks_[own(task)];
+  const ExpertSpace& space = experts_[own(task)];
+  const bool backward = task.phase == Phase::kBackward;
+  for (const Joined& held : joined_) {
+    if (held.task.kind != TaskKind::kReadRows) continue;
+    const int64_t b = held.task.microbatch;
+    const ExpertGroup::Part* part = group.part(b - task.first_microbatch);
+    CHECK(part != nullptr && part->rows == held.task.rows, "layer %d has other rows", task.layer);
+    std::vector<RowRun> runs;
+    for (const auto& run : part->runs) runs.push_back({run.first_row, run.group_row, run.rows});
+    blocks.locate(runs, b, layer_buffers(held.task, held.lease), backward, steps_[own(task)], space,
+                  s);
+  }
+  if (inbound == nullptr) return;
+  std::vector<RowRun> runs;
+  for (const ExpertGroup::Parcel& parcel : group.parcels) {
+    if (parcel.device == task.device) continue;
+    for (const auto& run : parcel.runs) runs.push_back({run.group_row, run.group_row, run.rows});
+  }
+  blocks.locate_inbound(runs, group.rows(), inbound, backward, space, s);
 }
 
 void Executor::enqueue_place(const Task& task, const Lease& lease, Stream& s) {

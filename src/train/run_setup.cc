@@ -241,6 +241,8 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   const bool by_step = setup.seats_by_step && !setup.zebra && moves && setup.pinned_share == 0;
   if (by_step && size.training && setup.num_devices() > 1) shape.seat_speeds = speeds;
   shape.options = setup.plan;
+  // On GPUs a library multiplies rows, which must lie behind one another. Padding has no place.
+  shape.in_place = setup.plan.in_place && !size.on_gpu && !setup.plan.padded_experts;
   shape.eager_adam = setup.eager_adam;
   shape.pinned_share = setup.pinned_share;
   return shape;

@@ -37,8 +37,9 @@ Status check_kernels(const ModelConfig& config, const SessionOptions& options) {
 }
 
 Result<MemoryPlan> plan_with_groups(const ModelShape& model, const SessionOptions& grouped,
-                                    bool device_updates) {
-  const RunShape shape = make_run_shape(model, grouped);
+                                    bool device_updates, bool in_place) {
+  RunShape shape = make_run_shape(model, grouped);
+  shape.in_place = shape.in_place && in_place;
   if (const int64_t pages = PageTable::count(shape); pages > kMostPages) {
     return Status(Exit::kHostMemory,
                   strf("%lld microbatches of a step take %lld pages, more than the %lld there may "
@@ -66,11 +67,12 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
       choose_group(make_run_shape(model, options), model, options, options.device_bytes);
   ASSIGN_OR_RETURN(const int64_t blocks, ranks.least(group.blocks));
   const SessionOptions grouped = with_groups(options, blocks);
-  Result<MemoryPlan> planned = plan_with_groups(model, grouped, true);
+  Result<MemoryPlan> planned = plan_with_groups(model, grouped, true, true);
   RETURN_IF_ERROR(ranks.agree(planned.status()));
-  ASSIGN_OR_RETURN(const int64_t all_there, ranks.least(planned->state_on_device));
-  if (planned->state_on_device && all_there == 0) {
-    planned = plan_with_groups(model, grouped, false);
+  ASSIGN_OR_RETURN(const bool states, ranks.least(planned->state_on_device));
+  ASSIGN_OR_RETURN(const bool in_place, ranks.least(planned->in_place));
+  if (planned->state_on_device != states || planned->in_place != in_place) {
+    planned = plan_with_groups(model, grouped, states, in_place);
   }
   RETURN_IF_ERROR(ranks.agree(planned.status()));
   MemoryPlan memory = planned.take();

@@ -118,6 +118,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "plan.microbatch_major",
                                              "plan.padded_experts",
                                              "train.trace_routing",
+                                             "plan.in_place",
                                              "plan.group_blocks"};
   const uint64_t before = complete_config().config_hash();
   EXPECT_EQ(before, complete_config().config_hash());

@@ -16,6 +16,9 @@ class PlacedOps final : public Ops {
 
  private:
   static void add(std::vector<const void*>& all, const void* tensor) { all.push_back(tensor); }
+  static void add(std::vector<const void*>& all, const InputRows& rows) {
+    all.push_back(rows.each != nullptr ? static_cast<const void*>(rows.each) : rows.dense);
+  }
   static void add(std::vector<const void*>& all, std::span<const RowsOfWeight> weights) {
     for (const RowsOfWeight& rows : weights) {
       all.push_back(rows.w);
@@ -86,20 +89,20 @@ void PlacedOps::linear_backward_weight(DType dt, const void* dy, const void* x, 
   inner_->linear_backward_weight(dt, dy, x, n, in, out, add, dw, s);
 }
 
-void PlacedOps::grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts,
+void PlacedOps::grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts,
                                int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
   require("grouped_linear", s, x, experts, y);
   inner_->grouped_linear(dt, x, experts, in, out, y_dt, y, s);
 }
 
-void PlacedOps::grouped_linear_backward_input(DType dt, const void* dy,
+void PlacedOps::grouped_linear_backward_input(DType dt, InputRows dy,
                                               std::span<const RowsOfWeight> experts, int64_t in,
                                               int64_t out, DType dx_dt, void* dx, Stream& s) {
   require("grouped_linear_backward_input", s, dy, experts, dx);
   inner_->grouped_linear_backward_input(dt, dy, experts, in, out, dx_dt, dx, s);
 }
 
-void PlacedOps::grouped_linear_backward_weight(DType dt, const void* dy, const void* x,
+void PlacedOps::grouped_linear_backward_weight(DType dt, InputRows dy, InputRows x,
                                                std::span<const RowsOfGradient> experts, int64_t in,
                                                int64_t out, Stream& s) {
   require("grouped_linear_backward_weight", s, dy, x, experts);
@@ -112,7 +115,7 @@ void PlacedOps::bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, 
   inner_->bias_backward(dt, dy, n, dim, dbias, s);
 }
 
-void PlacedOps::grouped_bias_backward(DType dt, const void* dy, const float* scale,
+void PlacedOps::grouped_bias_backward(DType dt, InputRows dy, const float* scale,
                                       std::span<const RowsOfGradient> experts, int64_t dim,
                                       Stream& s) {
   require("grouped_bias_backward", s, dy, scale, experts);
@@ -257,6 +260,13 @@ void PlacedOps::gather_row_runs(DType dt, const void* x, const int32_t* rows,
                                 std::span<const RowRun> runs, int64_t dim, void* out, Stream& s) {
   require("gather_row_runs", s, x, rows, out);
   inner_->gather_row_runs(dt, x, rows, runs, dim, out, s);
+}
+
+void PlacedOps::locate_rows(DType dt, const void* x, const int32_t* rows,
+                            std::span<const RowRun> runs, int64_t dim, const void** out,
+                            Stream& s) {
+  require("locate_rows", s, x, rows, out);
+  inner_->locate_rows(dt, x, rows, runs, dim, out, s);
 }
 
 void PlacedOps::copy_row_runs(DType dt, const void* x, std::span<const RowRun> runs, int64_t dim,

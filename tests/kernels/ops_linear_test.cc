@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/cpu/products/gemm.h"
 #include "tests/testing/op_testing.h"
@@ -181,6 +182,98 @@ TEST(Linear, BiasesOfExpertsAreThoseOfEach) {
     test_stream().synchronize();
     EXPECT_TRUE(alone.bits() == y.bits()) << dtype_name(dt);
   }
+}
+
+// Rows of two matrices that lie anywhere give the bits of the same rows behind one another, as
+// every operand that may be read in place.
+void check_rows_in_place(DType dt, int64_t in, int64_t out, const std::vector<int64_t>& counts) {
+  SCOPED_TRACE(testing::Message() << dtype_name(dt) << " " << in << " to " << out);
+  const int64_t n = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const int64_t experts = std::ssize(counts), tokens = n + 5;
+  TestTensor w(dt, experts * out * in), bias(dt, experts * out), scale(DType::kF32, n);
+  std::vector<TestTensor> x, dy;  // two microbatches
+  for (int64_t b = 0; b < 2; ++b) {
+    x.emplace_back(dt, tokens * in).randomise(41 + b);
+    dy.emplace_back(dt, tokens * out).randomise(43 + b);
+  }
+  w.randomise(45);
+  bias.randomise(46);
+  scale.randomise(47);
+  std::vector<int32_t> index;  // of each microbatch the rows of all experts, backwards
+  for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t i = 0; i < n; ++i) index.push_back(static_cast<int32_t>(tokens - 1 - (i * 3) % n));
+  }
+  std::vector<RowRun> runs[2];
+  std::vector<RowsOfWeight> weights;
+  std::vector<RowsOfGradient> gradients[2], biases[2];
+  TestTensor dw[2] = {{DType::kF32, experts * out * in}, {DType::kF32, experts * out * in}};
+  TestTensor dbias[2] = {{DType::kF32, experts * out}, {DType::kF32, experts * out}};
+  const auto at = [](TestTensor& t, int64_t i) {
+    return static_cast<std::byte*>(t.data()) + i * dtype_bytes(t.dtype());
+  };
+  int64_t first = 0;
+  for (int64_t e = 0; e < experts; first += counts[static_cast<size_t>(e++)]) {
+    const int64_t count = counts[static_cast<size_t>(e)], half = count / 2;
+    runs[0].push_back({first, first, half});
+    runs[1].push_back({n + first, first + half, count - half});
+    weights.push_back(
+        {first, count, at(w, e * out * in), e % 2 == 0 ? at(bias, e * out) : nullptr});
+    for (int i = 0; i < 2; ++i) {
+      gradients[i].push_back({first, count, dw[i].floats() + e * out * in, e % 2 == 1});
+      biases[i].push_back({first, count, dbias[i].floats() + e * out, e % 2 == 1});
+    }
+  }
+  TestTensor packed_x(dt, n * in), packed_dy(dt, n * out);
+  std::vector<const void*> x_rows(static_cast<size_t>(n)), dy_rows(x_rows);
+  Stream& s = test_stream();
+  for (int64_t b = 0; b < 2; ++b) {
+    cpu_ops().gather_row_runs(dt, x[b].data(), index.data(), runs[b], in, packed_x.data(), s);
+    cpu_ops().gather_row_runs(dt, dy[b].data(), index.data(), runs[b], out, packed_dy.data(), s);
+    cpu_ops().locate_rows(dt, x[b].data(), index.data(), runs[b], in, x_rows.data(), s);
+    cpu_ops().locate_rows(dt, dy[b].data(), index.data(), runs[b], out, dy_rows.data(), s);
+  }
+  const InputRows inputs[2][2] = {{packed_x.data(), packed_dy.data()},
+                                  {InputRows::at(x_rows.data()), InputRows::at(dy_rows.data())}};
+  std::string bits[2];
+  for (int i = 0; i < 2; ++i) {
+    const auto& [rows, gradient] = inputs[i];
+    TestTensor y(dt, n * out), dx(DType::kF32, n * in);
+    dw[i].fill(0.25);
+    dbias[i].fill(0.5);
+    cpu_ops().grouped_linear(dt, rows, weights, in, out, dt, y.data(), s);
+    cpu_ops().grouped_linear_backward_input(dt, gradient, weights, in, out, DType::kF32, dx.data(),
+                                            s);
+    cpu_ops().grouped_linear_backward_weight(dt, gradient, rows, gradients[i], in, out, s);
+    cpu_ops().grouped_bias_backward(dt, gradient, scale.floats(), biases[i], out, s);
+    s.synchronize();
+    bits[i] = y.bits() + dx.bits() + dw[i].bits() + dbias[i].bits();
+  }
+  EXPECT_TRUE(bits[0] == bits[1]);
+}
+
+TEST(Linear, RowsInPlaceHaveTheBitsOfCopies) {
+  for (DType dt : kDTypes) {
+    check_rows_in_place(dt, 64, 96, {32, 64, 256});
+    check_rows_in_place(dt, 40, 33, {300, 0, 7, 1});
+    check_rows_in_place(dt, 96, 130, {65, 31, 2});
+    check_rows_in_place(dt, 2100, 70, {33, 600});  // deeper than a panel of gemm.h
+    check_rows_in_place(dt, 130, 48, {600, 3});    // fewer columns than blocks are for
+  }
+}
+
+// Without an index rows are the matrix's own.
+TEST(Linear, LocatedRowsAreWhereTheyAre) {
+  constexpr int64_t kDim = 6;
+  TestTensor x(DType::kBF16, 10 * kDim);
+  const int32_t index[] = {9, 3, 0, 7};
+  const RowRun some[] = {{1, 2, 2}, {3, 0, 1}}, own[] = {{4, 1, 1}};
+  const void* rows[4] = {};
+  cpu_ops().locate_rows(DType::kBF16, x.data(), index, some, kDim, rows, test_stream());
+  cpu_ops().locate_rows(DType::kBF16, x.data(), nullptr, own, kDim, rows, test_stream());
+  test_stream().synchronize();
+  const auto* base = static_cast<const bf16*>(x.data());
+  const void* const expected[] = {base + 7 * kDim, base + 4 * kDim, base + 3 * kDim, base};
+  EXPECT_TRUE(std::equal(rows, rows + 4, expected));
 }
 
 void check_bias_backward(DType dt, int64_t n, int64_t dim) {

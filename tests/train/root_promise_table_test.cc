@@ -44,6 +44,7 @@ constexpr PlanOptions kWhole{.whole_layers = true};
 constexpr PlanOptions kByMicrobatch{.microbatch_major = true};
 constexpr PlanOptions kPadded{.padded_experts = true};
 constexpr PlanOptions kPairs{.group_blocks = 2};
+constexpr PlanOptions kCopied{.in_place = false};
 constexpr PlanOptions kGroups{.group_blocks = 16};
 // The order of generic offloading.
 constexpr PlanOptions kGeneric{.prefetch = false, .optimizer_at_end = true, .whole_layers = true};
@@ -112,6 +113,13 @@ const Row kRows[] = {
      .devices = "cpu*3",
      .resumed = true,
      .plan = kAll},
+    {.what = "copied rows", .more_device = 150, .seed = 56, .plan = kCopied},
+    {.what = "copied rows, two devices, resumed",
+     .more_device = 300,
+     .seed = 57,
+     .devices = "cpu*2",
+     .resumed = true,
+     .plan = kCopied},
     {.what = "groups of two", .seed = 25, .plan = kPairs},
     {.what = "groups of sixteen, resumed",
      .more_device = 20,
@@ -305,7 +313,7 @@ const LayerBufferRow kLayerBufferRows[] = {
     {{.what = "two devices", .seed = 26, .devices = "cpu*2"}},
     {{.what = "four devices", .seed = 36, .devices = "cpu*4"}},
     {{.what = "four devices, three attend",
-      .more_device = 30,
+      .more_device = 12,
       .drive = Drive::kThreads,
       .devices = "cpu*4",
       .attention = 3,

@@ -58,12 +58,11 @@ PAGODA_INLINE UVec interleave(Half even, Half odd) {
 
 // ---- rows ----
 
-// A block that is not whole, with zeros around it.
+// A block that is not whole, with zeros around it, or whose rows are not `stride` apart.
 struct Padded {
   explicit Padded(const BlockRows& m) {
     for (int64_t r = 0; r < m.rows; ++r) {
-      std::memcpy(elements + r * kBlock, m.at + r * m.stride,
-                  static_cast<size_t>(m.cols) * sizeof(bf16));
+      std::memcpy(elements + r * kBlock, m.row(r), static_cast<size_t>(m.cols) * sizeof(bf16));
     }
   }
   BlockRows block() const { return {elements, kBlock, kBlock, kBlock}; }
@@ -71,7 +70,7 @@ struct Padded {
   alignas(64) bf16 elements[kBlock * kBlock] = {};
 };
 
-bool whole(const BlockRows& m) { return m.rows == kBlock && m.cols == kBlock; }
+bool whole(const BlockRows& m) { return m.rows == kBlock && m.cols == kBlock && m.each == nullptr; }
 
 PAGODA_INLINE UVec block_row(const BlockRows& m, int64_t r) {
   UVec row;
@@ -182,7 +181,8 @@ PAGODA_TARGET_CLONES void store_block(const float* sums, bool transposed, const 
 }  // namespace
 
 PAGODA_TARGET_CLONES void pack_left_rows(StepForm form, const BlockRows& m, std::byte* steps) {
-  const int64_t rest = m.cols % kBlock, whole_steps = m.rows == kBlock ? m.cols / kBlock : 0;
+  const bool all_rows = m.rows == kBlock && m.each == nullptr;
+  const int64_t rest = m.cols % kBlock, whole_steps = all_rows ? m.cols / kBlock : 0;
   for (int64_t s = 0; s < whole_steps; ++s) {
     for (int64_t r = 0; r < kBlock; ++r) {
       put_left(form, steps + s * step_bytes(form), r,
@@ -191,7 +191,7 @@ PAGODA_TARGET_CLONES void pack_left_rows(StepForm form, const BlockRows& m, std:
   }
   for (int64_t col = whole_steps * kBlock; col < m.cols; col += kBlock) {
     const int64_t cols = m.cols - col < kBlock ? rest : kBlock;
-    const Padded padded({m.at + col, m.stride, m.rows, cols});
+    const Padded padded({m.at, m.stride, m.rows, cols, m.each, m.col + col});
     pack_left_rows(form, padded.block(), steps + col / kBlock * step_bytes(form));
   }
 }

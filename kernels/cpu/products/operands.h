@@ -17,6 +17,14 @@ struct BlockRows {
   const bf16* at;
   int64_t stride;  // elements
   int64_t rows, cols;
+  // Where each row is, in which the block begins with element `col`; nullptr: rows lie `stride`
+  // apart. Such rows are copied on their way, which is the copy that packing makes anyway.
+  const void* const* each = nullptr;
+  int64_t col = 0;
+
+  const bf16* row(int64_t r) const {
+    return (each != nullptr ? static_cast<const bf16*>(each[r]) : at + r * stride) + col;
+  }
 };
 
 // Packs the steps of a left operand whose rows are m's rows (depth along any number of m's

@@ -32,6 +32,16 @@ BlockRows block_of(const bf16* m, int64_t stride, int64_t row, int64_t rows, int
           std::min(kBlock, cols - col)};
 }
 
+// The same of rows that may be read in place: of `width` elements each.
+BlockRows block_of(const InputRows& m, int64_t width, int64_t row, int64_t rows, int64_t col,
+                   int64_t cols) {
+  if (m.each == nullptr) {
+    return block_of(static_cast<const bf16*>(m.dense), width, row, rows, col, cols);
+  }
+  return {nullptr,      0,  std::min(kBlock, rows - row), std::min(kBlock, cols - col),
+          m.each + row, col};
+}
+
 // pack(i) for i in [0, count), `elements` in all.
 template <typename Pack>
 void pack_all(ThreadPool& pool, int64_t count, int64_t elements, Pack&& pack) {
@@ -248,11 +258,13 @@ void input_stripes(const BlockSession& session, const Chunk& c, int64_t begin, i
 void multiply_chunk(const BlockKernel& kernel, Chunk c, ThreadPool& pool) {
   const Product& p = c.p;
   std::byte* packed = scratch_bytes(Scratch::kSharedLeft, c.pairs * c.steps * c.step_bytes());
-  const auto* a = static_cast<const bf16*>(p.a) + c.row * p.k;
+  const InputRows a = p.a.from(c.row, p.k * int64_t{sizeof(bf16)});
   pack_all(pool, c.pairs, c.rows * p.k, [&](int64_t pair) {
     std::byte* to = packed + pair * c.steps * c.step_bytes();
     if (!p.transposed) {
-      return pack_left_rows(c.form, {a + pair * kBlock * p.k, p.k, c.pair_rows(pair), p.k}, to);
+      BlockRows rows = block_of(a, p.k, pair * kBlock, c.rows, 0, p.k);
+      rows.cols = p.k;
+      return pack_left_rows(c.form, rows, to);
     }
     for (int64_t s = 0; s < c.steps; ++s) {
       pack_right_rows(c.form, block_of(a, p.k, pair * kBlock, c.rows, s * kBlock, p.k),
@@ -319,10 +331,10 @@ void add_gradient_rows(const BlockKernel& kernel, const WeightGradient& g, int64
   std::byte* left = scratch_bytes(Scratch::kSharedLeft, panels * operand_bytes);
   pack_all(pool, panels, g.rows * outs, [&](int64_t panel) {
     for (int64_t s = 0; s < steps; ++s) {
-      pack_left_columns(kernel.form,
-                        block_of(static_cast<const bf16*>(g.dy) + out0, g.out, s * kBlock, g.rows,
-                                 panel * kBlock, outs),
-                        left + panel * operand_bytes + s * step_bytes(kernel.form));
+      pack_left_columns(
+          kernel.form,
+          block_of(g.dy, g.out, s * kBlock, g.rows, out0 + panel * kBlock, out0 + outs),
+          left + panel * operand_bytes + s * step_bytes(kernel.form));
     }
   });
   const PackedGradient packed{g, out0, outs, steps, kernel.form, left, right};
@@ -349,8 +361,7 @@ void add_gradient_blocks(const BlockKernel& kernel, const WeightGradient& g, Thr
   pack_all(pool, columns, g.rows * g.in, [&](int64_t column) {
     for (int64_t s = 0; s < steps; ++s) {
       pack_right_columns(kernel.form,
-                         block_of(static_cast<const bf16*>(g.x), g.in, s * kBlock, g.rows,
-                                  column * kBlock, g.in),
+                         block_of(g.x, g.in, s * kBlock, g.rows, column * kBlock, g.in),
                          right + column * operand_bytes + s * step_bytes(kernel.form));
     }
   });

@@ -25,13 +25,15 @@
 #include "device/device.h"
 #include "kernels/cpu/products/block_kernel.h"
 #include "kernels/cpu/rows/scratch.h"
+#include "kernels/ops.h"
 
 namespace pagoda {
 
-// C (m, n) of c_dt = A (m, k) op(B) + bias, everything dense but B's row stride.
+// C (m, n) of c_dt = A (m, k) op(B) + bias, everything dense but B's row stride, and A where its
+// rows are read in place.
 struct Product {
   DType dt;
-  const void* a;
+  InputRows a;
   const void* b;  // (k, n), or (n, k) when transposed
   int64_t ldb;
   bool transposed;
@@ -44,8 +46,8 @@ struct Product {
 // dw (out, in) = or += dy^T x over one block of at most kRowBlock rows.
 struct WeightGradient {
   DType dt;
-  const void* dy;  // (rows, out)
-  const void* x;   // (rows, in)
+  InputRows dy;  // (rows, out)
+  InputRows x;   // (rows, in)
   int64_t rows, in, out;
   float* dw;
   bool add;

@@ -27,7 +27,7 @@ struct BlockShape {
   static constexpr int kMTiles = kM / kWarpRows / 16, kNTiles = kN / kWarpColumns / 8;
   static constexpr int kThreads = kWarpRows * kWarpColumns * kWarp;
   static constexpr int kDepth = 128 / static_cast<int>(sizeof(T)), kStages = Unit::kScaled ? 1 : 3;
-  static constexpr int kStageBytes = (kM + kN) * 128, kListBytes = kM * 4;
+  static constexpr int kStageBytes = (kM + kN) * 128, kListBytes = kM * 8;
   static constexpr int kScaleBytes = Unit::kScaled ? (kM + kN) * int{sizeof(RowScale)} : 0;
   static constexpr int kSharedBytes = kStages * kStageBytes + kListBytes + kScaleBytes;
   using Sums = float[kMTiles][kNTiles][4];
@@ -38,8 +38,9 @@ struct BlockShape {
     return reinterpret_cast<T*>(shared_memory() + step % kStages * kStageBytes);
   }
   PAGODA_GPU static T* right_stage(int64_t step) { return left_stage(step) + kM * kDepth; }
-  PAGODA_GPU static int32_t* row_list() {
-    return reinterpret_cast<int32_t*>(shared_memory() + kStages * kStageBytes);
+  // Where each row of the left tile is; nullptr: it is zeros.
+  PAGODA_GPU static const T** row_list() {
+    return reinterpret_cast<const T**>(shared_memory() + kStages * kStageBytes);
   }
 
   // The scales of the left tile's rows, then those of the right one's columns.
@@ -156,6 +157,27 @@ struct WeightRows {
   }
 };
 
+// Rows of a call: of a matrix, or each where it is (InputRows).
+template <typename T>
+struct RowsOf {
+  Matrix<T> matrix;  // without a base where there is `each`
+  const void* const* each;
+  const int32_t* index;  // row i is the matrix's row index[i]; none: its row i
+
+  PAGODA_GPU const T* at(int64_t i) const {
+    if (each != nullptr) return static_cast<const T*>(each[i]);
+    return matrix.base + (index != nullptr ? index[i] : i) * matrix.stride;
+  }
+};
+template <typename T>
+RowsOf<T> rows_of(const InputRows& rows, int64_t dim) {
+  return {matrix_of<T>(rows.dense, dim), rows.each, nullptr};
+}
+template <typename T>
+RowsOf<T> rows_of(const void* base, int64_t dim, const int32_t* index) {
+  return {matrix_of<T>(base, dim), nullptr, index};
+}
+
 // Lists the rows of several experts, whose weights are gradients. Returns a bit for each that is
 // added to what is there.
 inline uint32_t list_gradients(std::span<const RowsOfGradient> experts, WeightRows<float>& listed) {
@@ -200,8 +222,7 @@ struct Esmm {
   using RightTile = Tile<T, kDepthInRows ? Shape::kN : Shape::kDepth,
                          kDepthInRows ? Shape::kDepth : Shape::kN>;
 
-  Matrix<T> x;
-  const int32_t* index;  // row i is x[index[i]]; none: x[i]
+  RowsOf<T> x;
   Matrix<T> w;  // all experts' behind each other; with `listed`, its stride and alignment alone
   int64_t expert_elements;
   const RowTile* tiles;    // tiles of all experts; or none, and
@@ -226,8 +247,7 @@ struct Esmm {
     const RowTile tile = tile_at(row_tile);
     if (tile.expert < 0 || tile.rows <= 0) return;
     for (int i = thread_number(); i < Shape::kM; i += kThreads) {
-      const int32_t row = tile.row + i;
-      Shape::row_list()[i] = i >= tile.rows ? -1 : index != nullptr ? index[row] : row;
+      Shape::row_list()[i] = i >= tile.rows ? nullptr : x.at(tile.row + i);
     }
     sync_block();
     typename Shape::Sums sums;
@@ -246,8 +266,8 @@ struct Esmm {
         tiles_of(depth, Shape::kDepth),
         [&](int64_t step) {
           const int64_t depth0 = step * Shape::kDepth;
-          load_tile<kThreads>(LeftTile{Shape::left_stage(step)}, x, depth0, depth,
-                              [](int i) -> int64_t { return Shape::row_list()[i]; });
+          load_rows_at<kThreads>(LeftTile{Shape::left_stage(step)}, x.matrix.aligned, base, depth0,
+                                 depth, [](int i) -> const T* { return Shape::row_list()[i]; });
           const int64_t first = kDepthInRows ? column0 : depth0;
           const int64_t end = kDepthInRows ? columns : depth;
           load_tile<kThreads>(RightTile{Shape::right_stage(step)}, weight,
@@ -293,8 +313,7 @@ struct Estmm {
   using LeftTile = Tile<T, Shape::kDepth, Shape::kM>;
   using RightTile = Tile<T, Shape::kDepth, Shape::kN>;
 
-  Matrix<T> dy, x;
-  const int32_t *dy_index, *x_index;
+  RowsOf<T> dy, x;
   const int32_t* offsets;  // rows of all experts, whose dw lie behind each other; or none, and
   WeightRows<float> listed;
   int64_t out, in;
@@ -333,13 +352,12 @@ struct Estmm {
   }
   PAGODA_GPU void operator()() const { run(block_number()); }
 
-  PAGODA_GPU static void load(T* stage, const Matrix<T>& matrix, const int32_t* index,
-                              int64_t first, int64_t end, int64_t column, int64_t columns) {
-    load_tile<kThreads>(Tile<T, Shape::kDepth, Shape::kM>{stage}, matrix, column, columns,
-                        [&](int i) -> int64_t {
-                          const int64_t row = first + i;
-                          return row >= end ? -1 : index != nullptr ? index[row] : row;
-                        });
+  // REQUIRES: first < end.
+  PAGODA_GPU static void load(T* stage, const RowsOf<T>& rows, int64_t first, int64_t end,
+                              int64_t column, int64_t columns) {
+    load_rows_at<kThreads>(
+        Tile<T, Shape::kDepth, Shape::kM>{stage}, rows.matrix.aligned, rows.at(first), column,
+        columns, [&](int i) -> const T* { return first + i < end ? rows.at(first + i) : nullptr; });
   }
 
   PAGODA_GPU void multiply(int64_t first, int64_t end, int64_t row0, int64_t column0,
@@ -352,8 +370,8 @@ struct Estmm {
         steps,
         [&](int64_t step) {
           const int64_t row = first + step * Shape::kDepth;
-          load(Shape::left_stage(step), dy, dy_index, row, end, row0, out);
-          load(Shape::right_stage(step), x, x_index, row, end, column0, in);
+          load(Shape::left_stage(step), dy, row, end, row0, out);
+          load(Shape::right_stage(step), x, row, end, column0, in);
         },
         [&](int64_t step) {
           multiply_stage<Shape, false, false>(LeftTile{Shape::left_stage(step)},

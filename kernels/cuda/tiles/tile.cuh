@@ -55,22 +55,35 @@ PAGODA_GPU void copy_chunk(T* target, const T* source, int64_t count, bool align
   for (int i = 0; i < kChunk; ++i) target[i] = i < valid ? source[i] : rounded<T>(0.0f);
 }
 
-// Fills a tile with columns [column, column + kColumns) of the rows that row_of(i) names for tile
-// row i, -1: a row of zeros. Columns from `columns` on are zeros. Threads share out the chunks.
-template <int kThreads, typename TileType, typename T, typename RowOf>
-PAGODA_GPU void load_tile(const TileType& tile, const Matrix<T>& matrix, int64_t column,
-                          int64_t columns, const RowOf& row_of) {
+// Fills a tile with columns [column, column + kColumns) of the rows that row_at(i) points to for
+// tile row i, nullptr: a row of zeros. Columns from `columns` on are zeros. Threads share out the
+// chunks. `any`: any memory of the device.
+template <int kThreads, typename TileType, typename T, typename RowAt>
+PAGODA_GPU void load_rows_at(const TileType& tile, bool aligned, const T* any, int64_t column,
+                             int64_t columns, const RowAt& row_at) {
   constexpr int kAll = TileType::kRows * TileType::kChunks;
   static_assert(kAll % kThreads == 0);
   PAGODA_UNROLL
   for (int j = 0; j < kAll / kThreads; ++j) {
     const int i = thread_number() + j * kThreads;
     const int row = i / TileType::kChunks, chunk = i % TileType::kChunks;
-    const int64_t from = row_of(row), first = column + chunk * TileType::kChunk;
-    const bool there = from >= 0 && first < columns;
-    const T* source = there ? matrix.base + from * matrix.stride + first : matrix.base;
-    copy_chunk(tile.chunk(row, chunk), source, there ? columns - first : 0, matrix.aligned);
+    const int64_t first = column + chunk * TileType::kChunk;
+    const T* from = row_at(row);
+    const bool there = from != nullptr && first < columns;
+    const T* source = there ? from + first : any;
+    copy_chunk(tile.chunk(row, chunk), source, there ? columns - first : 0, aligned);
   }
+}
+
+// The same of the rows of a matrix that row_of(i) names, -1: a row of zeros.
+template <int kThreads, typename TileType, typename T, typename RowOf>
+PAGODA_GPU void load_tile(const TileType& tile, const Matrix<T>& matrix, int64_t column,
+                          int64_t columns, const RowOf& row_of) {
+  load_rows_at<kThreads>(tile, matrix.aligned, matrix.base, column, columns,
+                         [&](int i) -> const T* {
+                           const int64_t row = row_of(i);
+                           return row >= 0 ? matrix.base + row * matrix.stride : nullptr;
+                         });
 }
 
 }  // namespace pagoda::PAGODA_MACHINE

@@ -219,8 +219,10 @@ Simulator::Work Simulator::travel(const Task& send, Work sent) {
 
 namespace {
 
-bool is_dispatch(const Task& task) {
-  return task.kind == TaskKind::kDispatch || task.kind == TaskKind::kDispatchBackward;
+// Whether the task, in the lane that computes, finds rows by the index.
+bool reads_index(const Task& task) {
+  return task.kind == TaskKind::kDispatch || task.kind == TaskKind::kDispatchBackward ||
+         task.kind == TaskKind::kReadRows;
 }
 
 }  // namespace
@@ -264,7 +266,7 @@ void Simulator::run(const Task& task) {
     for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
       if (shape_.attending(b) == task.device) after.push_back(routed_[static_cast<size_t>(b)]);
     }
-  } else if (task.lane != Lane::kCompute || is_dispatch(task)) {
+  } else if (task.lane != Lane::kCompute || reads_index(task)) {
     after.push_back(indexed_[task.device]);
   }
   Cost cost = rank_->profile.of(task);

@@ -63,7 +63,7 @@ struct RankPlan {
   MemoryPlan memory = {};
 
   void coarsen(const Coarseness& coarseness);
-  Status divide(bool device_updates, bool quick);
+  Status divide(bool device_updates, bool in_place, bool quick);
   StepForecast::Rank forecast() const;
 };
 
@@ -76,7 +76,8 @@ void RankPlan::coarsen(const Coarseness& coarseness) {
           coarse.host_bytes - least.host_bytes};
 }
 
-Status RankPlan::divide(bool device_updates, bool quick) {
+Status RankPlan::divide(bool device_updates, bool in_place, bool quick) {
+  shape.in_place = shape.in_place && in_place;
   MemoryBudget budget = run.budget;
   budget.device_bytes += lent.device_bytes;
   budget.host_bytes += lent.host_bytes;
@@ -95,14 +96,19 @@ StepForecast::Rank RankPlan::forecast() const {
           0};
 }
 
-// Where one rank has no room for the states on its devices, all have them elsewhere.
+// Where one rank has no room for the states on its devices, or for rows that are read in place, all
+// do without.
 Status divide(std::vector<RankPlan>& ranks, bool quick) {
-  const auto has_room = [](const RankPlan& rank) { return rank.memory.state_on_device; };
-  for (RankPlan& rank : ranks) RETURN_IF_ERROR(rank.divide(true, quick));
-  const bool alike = std::all_of(ranks.begin(), ranks.end(), has_room) ||
-                     std::none_of(ranks.begin(), ranks.end(), has_room);
+  for (RankPlan& rank : ranks) RETURN_IF_ERROR(rank.divide(true, true, quick));
+  const auto all = [&](bool MemoryPlan::*has_room) {
+    return std::all_of(ranks.begin(), ranks.end(),
+                       [&](const RankPlan& rank) { return rank.memory.*has_room; });
+  };
+  const bool states = all(&MemoryPlan::state_on_device), in_place = all(&MemoryPlan::in_place);
   for (RankPlan& rank : ranks) {
-    if (!alike) RETURN_IF_ERROR(rank.divide(false, quick));
+    if (rank.memory.state_on_device != states || rank.memory.in_place != in_place) {
+      RETURN_IF_ERROR(rank.divide(states, in_place, quick));
+    }
     rank.shape = seated(std::move(rank.shape), rank.memory);
   }
   return Status();

@@ -179,7 +179,7 @@ MachineProfile Costs::profile() const {
   moves(p);
   // The thread that issues goes on as soon as a launch takes.
   p.wake_up_s = kMicro * sheet_.device.launch_us;
-  p.of(TaskKind::kPrefetch) = p.of(TaskKind::kUpload) = {};
+  p.of(TaskKind::kPrefetch) = p.of(TaskKind::kUpload) = p.of(TaskKind::kReadRows) = {};
   for (const DeviceSetup& device : work_.devices) p.device_tasks.push_back(of_device(p, device));
   return p;
 }

@@ -143,6 +143,7 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
 
 RunShape brief_shape(const RunShape& shape) {
   RunShape brief = shape;
+  brief.in_place = false;  // the run's rows in place are of more microbatches
   brief.least_sums = PageTable::sum_pages(shape);
   brief.least_expert_sums = PageTable::expert_sum_pages(shape);
   // Every device that attends keeps a shard, and an expert its sums.

@@ -110,6 +110,39 @@ void hold_any_seat(const RunShape& shape, const PageTable& pages, std::vector<Sl
   }
 }
 
+// Where rows are read in place, a group may have those of all microbatches of its device.
+void hold_rows_in_place(const RunShape& shape, const PageTable& pages,
+                        std::vector<SlotClass>& slots) {
+  const DeviceRange own = shape.own_devices();
+  std::vector<SlotClass> read(slots.size());
+  for (SlotClass& c : read) c.device_slots.assign(static_cast<size_t>(own.count), 0);
+  const auto hold = [&](PageId page, int device) {
+    ++read[pages.pages[page].slot_class].device_slots[static_cast<size_t>(device - own.first)];
+  };
+  for (int64_t b = 0; b < shape.microbatches; ++b) {
+    const int device = shape.attending(b);
+    if (!own.contains(device)) continue;
+    hold(pages.normed(b), device);
+    if (shape.training) hold(pages.dresidual(b), device);
+  }
+  for (size_t c = 0; c < slots.size(); ++c) {
+    for (size_t d = 0; d < read[c].device_slots.size(); ++d) {
+      int32_t& held = slots[c].device_slots[d];
+      // A model without experts has no use for them.
+      if (held > 0) held = std::max(held, read[c].device_slots[d]);
+    }
+  }
+}
+
+// Where devices give rows back, some may come, though each has all of its own in place in the run
+// that was gone through.
+void expect_inbound(const PageTable& pages, std::vector<uint8_t>& used) {
+  uint8_t any = 0;
+  const auto kind = [&](size_t c) { return pages.classes[c].kind; };
+  for (size_t c = 0; c < used.size(); ++c) any |= kind(c) == PageKind::kOutbound ? used[c] : 0;
+  for (size_t c = 0; c < used.size(); ++c) used[c] |= kind(c) == PageKind::kInbound ? any : 0;
+}
+
 // The fewest slots of every class at every place, and their depths.
 std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   const DeviceRange own = plan.shape().own_devices();
@@ -132,8 +165,10 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
       together.clear();
     }
   });
+  if (plan.shape().in_place && plan.shape().devices > 1) expect_inbound(pages, used);
   if (plan.shape().options.whole_layers) hold_whole_layers(plan.shape(), pages, slots);
   hold_groups(plan.shape(), pages, slots);
+  if (plan.shape().in_place) hold_rows_in_place(plan.shape(), pages, slots);
   hold_any_seat(plan.shape(), pages, slots);
   // An upload and a download of an evicted page pass through the host at the same time.
   for (size_t c = 0; c < slots.size(); ++c) {
@@ -252,10 +287,20 @@ Status check_minimum(const MemoryPlan& plan, const MemoryBudget& budget) {
   return Status();
 }
 
+bool fits(const PageTable& pages, const std::vector<SlotClass>& slots, const MemoryBudget& budget) {
+  for (size_t d = 0; d < budget.fixed_bytes.size(); ++d) {
+    const int device = static_cast<int>(d);
+    const int64_t least = budget.fixed_bytes[d] + device_bytes(pages, slots, device);
+    if (least > budget.device_bytes.of(device)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 RunShape seated(RunShape shape, const MemoryPlan& memory) {
   if (memory.state_on_device) shape.seat_speeds.clear();
+  shape.in_place = memory.in_place;
   return shape;
 }
 
@@ -279,10 +324,14 @@ int64_t MemoryPlan::in_host(const PageTable& pages, PageKind kind) const {
 Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
                                const MemoryBudget& budget, int64_t header_bytes,
                                DivisionEffort effort) {
-  const StepPlan below(shape, pages, {.training = shape.training});
+  const auto below = [&](const RunShape& of) {
+    return StepPlan(of, pages, {.training = shape.training});
+  };
   const int devices = shape.own_devices().count;
+  RunShape copying = shape;
+  copying.in_place = false;
   MemoryPlan plan;
-  plan.classes = minimum_slots(below);
+  plan.classes = minimum_slots(below(copying));
   for (int d = 0; d < devices; ++d) {
     plan.min_on_device.push_back(budget.fixed_bytes[d] + device_bytes(pages, plan.classes, d));
   }
@@ -305,16 +354,24 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
   plan.whole_device_bytes =
       *std::max_element(plan.whole_on_device.begin(), plan.whole_on_device.end());
   if (plan.state_on_device) {
+    plan.in_place = shape.in_place;
     plan.classes = std::move(whole);
     plan.whole_host_bytes = host_bytes(pages, plan.classes, header_bytes);
   } else {
+    if (shape.in_place) {
+      std::vector<SlotClass> slots = minimum_slots(below(shape));
+      plan.in_place = fits(pages, slots, budget);
+      if (plan.in_place) plan.classes = std::move(slots);
+    }
     for (int d = 0; d < devices; ++d) {
       const int64_t left =
           budget.device_bytes.of(d) - budget.fixed_bytes[d] - device_bytes(pages, plan.classes, d);
       grow_device(shape, pages, d, left, false, plan.classes);
     }
-    plan.whole_host_bytes = divide_host(below, budget.host_bytes - plan.min_host_bytes,
-                                        header_bytes, plan.classes, effort).bytes_without_disk;
+    const StepPlan chosen = below(plan.in_place ? shape : copying);
+    plan.whole_host_bytes = divide_host(chosen, budget.host_bytes - plan.min_host_bytes,
+                                        header_bytes, plan.classes, effort)
+                                .bytes_without_disk;
     keep_in_host(shape, pages, plan.classes);
   }
   for (int d = 0; d < devices; ++d) {

@@ -8,7 +8,9 @@
 // to experts and activations in proportion to their bytes. The rest of the host goes to the classes
 // that save most traffic with the disk (plan/memory/host_division.h). Where the host has room for a
 // part of the states or waiting gradients of experts, most of that part stays there
-// (SlotClass::host_kept). If everything fits on the devices, optimizer state included, Adam runs
+// (SlotClass::host_kept). Experts read rows in place where each device has room for all in-layer
+// buffers that they read, beside everything that a step needs at a time; the least budgets are
+// those of copied rows. If everything fits on the devices, optimizer state included, Adam runs
 // there, no byte moves, and experts have their seats at home (RunShape::seat_speeds).
 #pragma once
 
@@ -42,6 +44,7 @@ struct MemoryBudget {
 struct MemoryPlan {
   std::vector<SlotClass> classes;
   bool state_on_device = false;  // so are all weights; without training, the weights alone
+  bool in_place = false;         // RunShape's
   std::vector<int64_t> device_slot_bytes;  // on each device
   int64_t host_slot_bytes = 0;             // header room included
   int64_t min_device_bytes = 0;  // smallest memory.device that would do, the same for each device
@@ -64,7 +67,8 @@ struct MemoryPlan {
   int64_t in_host(const PageTable& pages, PageKind kind) const;
 };
 
-// The shape of the run that goes with the plan: experts are at home where all stays on the devices.
+// The shape of the run that goes with the plan: whether rows are read in place; and experts are at
+// home where all stays on the devices.
 RunShape seated(RunShape shape, const MemoryPlan& memory);
 
 // Divides the budgets of RunShape::rank. kDeviceMemory or kHostMemory, naming the smallest budget

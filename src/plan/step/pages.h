@@ -16,7 +16,8 @@
 // Of a wave's group, B = group_rows(); s is the device that computes it, a another that attends to
 // tokens of it, whose rows in the group are a parcel (plan/step/expert_blocks.h):
 //   inbound(s, i)          rows for the experts of s: (B, d) input, (B, d) output gradient
-//                          (backward), (B) fp32 routing weights
+//                          (backward), (B) fp32 routing weights; those that are read in place
+//                          (RunShape::in_place) are left out
 //   outbound(s, i)         rows that these give: (B, d), (B) fp32 routing weight gradients
 //   leaving(a, s, i)       on a: its parcel of inbound(s, i), before it is sent
 //   landing(a, s, i)       on s: the same, before its rows are placed among others'

@@ -31,6 +31,9 @@ struct PlanOptions {
   // How many row blocks of experts are computed together (RunShape::group_blocks). 0: one on a CPU
   // alone, and on a GPU or on several devices as many as their memory has room for.
   int64_t group_blocks = 0;
+  // false: experts read copies of their rows, also of those that are on their own device
+  // (RunShape::in_place).
+  bool in_place = true;
 
   // Whether the backward of an expert takes exactly the blocks of rows that its forward took.
   bool same_blocks() const { return !microbatch_major && !padded_experts; }
@@ -106,6 +109,11 @@ struct RunShape {
   // counts of rows (plan/step/expert_seats.h). Empty: experts stay at home.
   std::vector<double> seat_speeds = {};
   PlanOptions options;
+  // Experts read the rows of microbatches that their own device attends to where attention left
+  // them, in the in-layer buffers, through the re-index vector (HEXA-MoE 3.2): nothing is copied
+  // into the group. The in-layer buffers that a group reads are there at once, so the memory plan
+  // has the last word (seated()). It changes no bit. REQUIRES: no padded experts.
+  bool in_place = false;
   // An update needs no norm of all gradients (clip = per_expert, none), so a step need not wait for
   // its last gradient to begin it.
   bool eager_adam = false;

@@ -9,9 +9,10 @@
 // A microbatch is computed by the device that attends to it (RunShape::shard_device), but for its
 // experts. A group takes rows of several microbatches, whose in-layer buffers are pages. Each
 // microbatch's rows have a dispatch and a combine of their own, so that a task never needs more
-// than a few pages. Where a device lacks room for all buffers, they are uploaded for one group
-// after the other. Each expert of a group is a task of its own, with its weights' page; the last
-// such task computes the whole group (Task::joins_next).
+// than a few pages; or a task that holds them for the group's experts (RunShape::in_place). Where a
+// device lacks room for all buffers, they are uploaded for one group after the other. Each expert
+// of a group is a task of its own, with its weights' page; the last such task computes the whole
+// group (Task::joins_next).
 //
 // Tasks that depend on routing are generated ("resolved") once the caller passes the layer's
 // routing. Pure: the same arguments give the same tasks.
@@ -114,6 +115,9 @@ class StepPlan {
   void dispatch(const WavePlace& at, const ExpertGroup& group, int64_t seat, TaskList& tasks) const;
   void compute(const WavePlace& at, const ExpertGroup& group, int64_t seat, ExpertSums* sums,
                TaskList& tasks) const;
+  void read_rows(const WavePlace& at, const ExpertGroup& group, int64_t seat,
+                 TaskList& tasks) const;
+  bool has_inbound(const ExpertGroup& group, int64_t seat) const;
   void give_back(const WavePlace& at, const ExpertGroup& group, int64_t seat,
                  TaskList& tasks) const;
   void combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;

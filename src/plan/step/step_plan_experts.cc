@@ -147,7 +147,7 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertGroup& group, int64_t s
     }
   };
   const ExpertGroup::Parcel* own = group.parcel(static_cast<int>(seat));
-  if (own != nullptr) hand_out(*own);
+  if (own != nullptr && !shape_.in_place) hand_out(*own);
   for (const ExpertGroup::Parcel& parcel : group.parcels) {
     if (parcel.device == seat) continue;
     hand_out(parcel);
@@ -168,6 +168,7 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertGroup& group, int64_t s
     t.use(target, there, Access::kRead);
     tasks.push_back(t);
   }
+  if (!has_inbound(group, seat)) return;
   if (newest == 0) {  // nothing but padding
     Task t = wave_task(kind, at, seat, Lane::kCompute);
     t.peer = static_cast<uint8_t>(seat);
@@ -178,17 +179,41 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertGroup& group, int64_t s
   tasks[newest - 1].padding = group.padding();
 }
 
+// Whether some of the group's rows are copies, which its seat has of other devices' at least.
+bool StepPlan::has_inbound(const ExpertGroup& group, int64_t seat) const {
+  return !shape_.in_place || std::any_of(group.parcels.begin(), group.parcels.end(),
+                                         [&](const auto& parcel) { return parcel.device != seat; });
+}
+
+// Adds tasks that hold the rows of a group that are read in place.
+void StepPlan::read_rows(const WavePlace& at, const ExpertGroup& group, int64_t seat,
+                         TaskList& tasks) const {
+  for (const ExpertGroup::Part& of_microbatch : group.parts) {
+    const int64_t b = at.first_microbatch + of_microbatch.microbatch;
+    if (!shape_.in_place || shape_.attending(b) != seat) continue;
+    Task t = wave_task(TaskKind::kReadRows, at, seat, Lane::kCompute);
+    t.expert = static_cast<int32_t>(group.blocks.front().expert);
+    t.microbatch = static_cast<int32_t>(b);
+    t.rows = of_microbatch.rows;
+    t.joins_next = true;
+    t.use(pages_.normed(b), attending(b), Access::kRead);
+    if (at.phase == Phase::kBackward) t.use(pages_.dresidual(b), attending(b), Access::kRead);
+    tasks.push_back(t);
+  }
+}
+
 // Adds the tasks of a group's experts, the last of which computes all, and then their gradients.
 void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int64_t seat,
                        ExpertSums* sums, TaskList& tasks) const {
   const auto device = static_cast<int>(seat);
   const Place place = Place::on_device(device);
+  read_rows(at, group, seat, tasks);
   for (size_t i = 0; i < group.blocks.size(); ++i) {
     Task t = block_task(at, group.blocks[i], seat);
     t.joins_next = i + 1 < group.blocks.size();
     t.use(pages_.weights(t.record), place, Access::kRead);
-    t.use(pages_.inbound(seat, at.slot), place, Access::kRead);
     t.use(pages_.outbound(seat, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
+    if (has_inbound(group, seat)) t.use(pages_.inbound(seat, at.slot), place, Access::kRead);
     if (sums != nullptr) {
       const auto [page, begins] = sums->chain(group.blocks[i], device);
       t.first = begins;
@@ -362,7 +387,8 @@ size_t StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
     }
     if (combines && ahead == 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
   }
-  if (phase == Phase::kForward) give_up_normed(first_task, tasks);
+  // Rows that are read in place have slots of their own until the next layer's take these.
+  if (phase == Phase::kForward && !shape_.in_place) give_up_normed(first_task, tasks);
   return own.value_or(tasks.size());
 }
 

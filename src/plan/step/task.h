@@ -28,7 +28,8 @@ enum class TaskKind : uint8_t {
   kSend,             // a parcel, a whole group or a sum leaves for device `peer`
   kReceive,          // what device `peer` sent arrives
   kPlaceRows,        // the parcel from device `peer` -> its rows of inbound
-  kExpert,           // inbound -> outbound
+  kReadRows,         // no work: a microbatch's rows, which the group's experts read in place
+  kExpert,           // inbound, or rows in place -> outbound
   kPackRows,         // rows of outbound -> the parcel for device `peer`
   kCombine,          // outbound -> one microbatch's sum over experts
   kResidual,         // middle + sum -> next layer_input
@@ -67,8 +68,8 @@ struct Task {
   bool first = false;      // the first block of an expert, or of its sum that is a page; or the
                            // first microbatch of a shard, whose gradients begin at zero
   bool last = false;       // the last block of an expert that has tokens: its gradient is complete
-  // kExpert, kExpertBackward: the task is computed together with the next one of its kind; the
-  // pages of both stay leased until that one is enqueued.
+  // kExpert, kExpertBackward, kReadRows: the task is computed together with the next one; the pages
+  // of both stay leased until that one is enqueued.
   bool joins_next = false;
   // kExpertBackward, and kGradient of an expert: index of the device's fp32 buffer that its
   // gradient is summed in, unless a page is used (RunShape::pages_expert_sums).
@@ -83,9 +84,10 @@ struct Task {
   int64_t record = -1;     // kAdam, kGradient, kExpert, kSendPage, kReceivePage
   int64_t updates = 0;     // kAdam: optimizer steps it applies
   // Tasks of a wave (plan/step/expert_blocks.h): kExpert computes rows of one expert in its
-  // device's group; kDispatch has one microbatch's rows in the group of device `peer`, kCombine
-  // those of experts [expert, last_expert] in the wave. kPlaceRows and kPackRows have a parcel's
-  // rows. The n-th kReceive from a device takes what its n-th kSend gave: `bytes`.
+  // device's group; kReadRows has one microbatch's rows there, kDispatch has one microbatch's rows
+  // in the group of device `peer`, kCombine those of experts [expert, last_expert] in the wave.
+  // kPlaceRows and kPackRows have a parcel's rows. The n-th kReceive from a device takes what its
+  // n-th kSend gave: `bytes`.
   int32_t wave = -1;
   int32_t first_microbatch = -1;  // the first of those whose wave it is
   int32_t last_expert = -1;

@@ -58,6 +58,7 @@ inline constexpr std::array<TaskRow, kTaskKinds> kTaskTable{{
     {TaskKind::kSend, "send", kInBoth, TaskUnit::kNothing, TaskColour::kOther},
     {TaskKind::kReceive, "receive", kInBoth, TaskUnit::kBytes, TaskColour::kOther},
     {TaskKind::kPlaceRows, "place rows", kInBoth, TaskUnit::kComputedRows, TaskColour::kOther},
+    {TaskKind::kReadRows, "read rows", kInBoth, TaskUnit::kNothing, TaskColour::kOther},
     {TaskKind::kExpert, "expert", kInForward, TaskUnit::kComputedRows, TaskColour::kExperts},
     {TaskKind::kPackRows, "pack rows", kInBoth, TaskUnit::kRows, TaskColour::kOther},
     {TaskKind::kCombine, "combine", kInForward, TaskUnit::kRows, TaskColour::kOther},

@@ -54,7 +54,7 @@ struct PlannedRank {
     shape.rank = rank;
     return shape;
   }
-  // Once all ranks agree where updates are made.
+  // Once all ranks agree where updates are made, and whether rows are read in place.
   void begin() {
     shape = seated(shape, memory);
     run = std::make_unique<DryRun>(
@@ -159,14 +159,21 @@ class PlannedRanks {
     for (int d = 0; d < shape_.devices && kind.seats_by_step; ++d) {
       shape_.seat_speeds.push_back(1 + d % 3);
     }
-    for (const bool on_devices : {true, false}) {
+    const auto plan = [&](bool on_devices) {
       ranks_.clear();
       for (int r = 0; r < shape_.ranks(); ++r) {
         ranks_.push_back(std::make_unique<PlannedRank>(shape_, r, kind, room, on_devices));
       }
-      const auto has_room = [](const auto& rank) { return rank->memory.state_on_device; };
-      if (std::all_of(ranks_.begin(), ranks_.end(), has_room)) break;
-    }
+    };
+    const auto all = [&](bool MemoryPlan::*has_room) {
+      return std::all_of(ranks_.begin(), ranks_.end(),
+                         [&](const auto& rank) { return rank->memory.*has_room; });
+    };
+    plan(true);
+    const bool states = all(&MemoryPlan::state_on_device);
+    plan(states);
+    shape_.in_place = all(&MemoryPlan::in_place);
+    plan(states);
     each([](PlannedRank& rank) { rank.begin(); });
   }
   static void generate(PlannedRank& rank, const Routing& routing) {

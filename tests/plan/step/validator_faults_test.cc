@@ -14,19 +14,22 @@ using Steps = std::vector<std::vector<PlacedTask>>;
 
 // Two steps in which every layer has experts with and without tokens, at the smallest budgets.
 struct Recorded {
-  explicit Recorded(bool eager, int64_t group_blocks = 1, int devices = 1, bool zebra = false) {
+  explicit Recorded(bool eager, int64_t group_blocks = 1, int devices = 1, bool zebra = false,
+                    bool in_place = false) {
     std::mt19937 random(7);
     StepKind kind;
     kind.eager = eager;
     kind.group_blocks = group_blocks;
     kind.zebra = zebra;
     kind.lags = {1, 1, 1};
+    kind.options.in_place = in_place;
     do {
-      made = std::make_unique<PlannedCase>(random, devices, kind, 0.0);
+      made = std::make_unique<PlannedCase>(random, devices, kind, in_place ? 0.4 : 0.0);
     } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 || !made->shape.is_moe[1] ||
              made->shape.microbatches < 2 || made->shape.sums.shards < 2 ||
              (zebra && made->shape.rounds() < 2) ||
-             std::ssize(made->shape.attending_devices()) < devices);
+             std::ssize(made->shape.attending_devices()) < devices ||
+             made->shape.in_place != in_place);
     Replay replay(&made->pages, made->start());
     for (int step = 0; step < 2; ++step) {
       std::vector<std::vector<int64_t>> layers(made->shape.num_layers);
@@ -140,6 +143,47 @@ TEST(Validator, SeesTasksBeforeTheirInputs) {
       std::erase_if(steps[1][find(steps, with_move(kind))].moves,
                     [&](const Move& move) { return move.kind == kind; });
     });
+  }
+}
+
+// Rows that experts read where they are, on one device and on two.
+TEST(Validator, SeesRowsThatAreNotHeldInPlace) {
+  static const Recorded alone(false, 5, 1, false, true), several(false, 5, 2, false, true);
+  const auto reads = of_kind(TaskKind::kReadRows);
+  for (const Recorded* good : {&alone, &several}) {
+    expect_broken(
+        PlanRule::kInputs, "rows are not held",
+        [&](Steps& steps) { erase(steps, find(steps, reads)); }, *good);
+    expect_broken(
+        PlanRule::kInputs, "rows are held twice",
+        [&](Steps& steps) { repeat(steps, find(steps, reads)); }, *good);
+    expect_broken(
+        PlanRule::kInputs, "rows are given up before experts read them",
+        [&](Steps& steps) { steps[1][find(steps, reads)].task.joins_next = false; }, *good);
+    expect_broken(
+        PlanRule::kInputs, "rows of another microbatch",
+        [&](Steps& steps) {
+          Task& t = steps[1][find(steps, reads)].task;
+          t.microbatch = t.microbatch == 0 ? 1 : 0;
+        },
+        *good);
+    expect_broken(
+        PlanRule::kInputs, "more rows than there are",
+        [&](Steps& steps) { ++steps[1][find(steps, reads)].task.rows; }, *good);
+    expect_broken(
+        PlanRule::kInputs, "the backward lacks gradients of outputs",
+        [&](Steps& steps) {
+          const auto backward = [&](const PlacedTask& t) {
+            return reads(t) && t.task.phase == Phase::kBackward;
+          };
+          PlacedTask& t = steps[1][find(steps, backward)];
+          t.task.num_uses = 1;
+          t.slots.pop_back();
+        },
+        *good);
+    expect_broken(
+        PlanRule::kInputs, "before its device has sorted them",
+        [&](Steps& steps) { erase(steps, find(steps, of_kind(TaskKind::kIndex))); }, *good);
   }
 }
 

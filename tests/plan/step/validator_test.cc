@@ -50,6 +50,7 @@ void expect_valid(std::mt19937& random, PlannedCase& c) {
 }
 
 TEST(Validator, RandomRunsKeepEveryRule) {
+  uint32_t in_place = 0;
   for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -62,6 +63,7 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     kind.options.microbatch_major = random() % 4 == 0;
     kind.pinned_share = random() % 4 == 0 ? 0.5 : 0;
     kind.options.padded_experts = random() % 4 == 0;
+    kind.options.in_place = seed % 4 != 0;
     kind.keep_in_host = random() % 2 == 0;
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
@@ -69,9 +71,11 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     kind.seats_by_step = seed % 3 != 0 && kind.options.same_blocks() &&
                          !kind.options.whole_layers && kind.pinned_share == 0;
     PlannedCase c(random, devices, kind, rooms[random() % 5]);
+    in_place += c.shape.in_place;
     expect_valid(random, c);
     if (testing::Test::HasFailure()) return;
   }
+  EXPECT_GT(in_place, kSeeds / 10);
 }
 
 // Chunks that follow each other through the layers, on one device or more, whoever attends.

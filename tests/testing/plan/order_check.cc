@@ -36,6 +36,7 @@ void OrderCheck::begin_step() {
   done_.clear();
   rows_.clear();
   exchange_.clear();
+  held_.clear();
   computed_.clear();
   sums_.clear();
   seats_.clear();
@@ -148,6 +149,46 @@ void OrderCheck::check_dispatch(const Task& task, Rows& rows) {
   rows.dispatched += task.rows;
 }
 
+// Each microbatch of the device has its rows in the group once.
+void OrderCheck::check_read_rows(const Task& task, Rows& rows) {
+  Group& group =
+      held_.try_emplace(task.device, Group{task.phase, task.layer, task.wave}).first->second;
+  if (!group.is_of(task) || !task.joins_next) fault(task, "does not join its group");
+  if (shape_.attending(task.microbatch) != task.device) fault(task, "reads another device's rows");
+  if (!group.microbatches.insert(task.microbatch).second) fault(task, "is handed out twice");
+  const size_t read = task.phase == Phase::kBackward ? 2 : 1;
+  if (task.num_uses != read || task.uses[0].page != pages_.normed(task.microbatch) ||
+      (read == 2 && task.uses[1].page != pages_.dresidual(task.microbatch))) {
+    fault(task, "holds other pages than the rows'");
+  }
+  group.rows += task.rows;
+  group.rows_of[task.device] += task.rows;
+  rows.dispatched += task.rows;
+}
+
+// The rows that an expert's group reads: those that its device holds in place, and copies.
+OrderCheck::Group OrderCheck::input_of(const Task& task) {
+  const auto held = held_.find(task.device);
+  std::vector<Group> parts;
+  if (held != held_.end()) parts.push_back(held->second);
+  for (const PageUse& use : task.used()) {
+    const bool inbound =
+        pages_.classes[pages_.pages[use.page].slot_class].kind == PageKind::kInbound;
+    if (inbound) parts.push_back(exchange_[use.page]);
+  }
+  if (parts.empty()) return {};
+  Group all = parts.front();
+  if (parts.size() == 1) return all;
+  const Group& copied = parts.back();
+  if (!copied.is_of(task)) fault(task, "reads rows that are not its own");
+  for (const int64_t b : copied.microbatches) {
+    if (!all.microbatches.insert(b).second) fault(task, "reads rows twice");
+  }
+  all.rows += copied.rows;
+  for (const auto& [device, rows] : copied.rows_of) all.rows_of[device] += rows;
+  return all;
+}
+
 // An expert is computed in one place in a step: at home, unless seats follow from its rows.
 void OrderCheck::check_seat(const Task& task) {
   const int seat = seats_.emplace(task.record, task.device).first->second;
@@ -161,12 +202,12 @@ void OrderCheck::check_seat(const Task& task) {
 
 // The experts of a group read what was handed out, one behind the other.
 void OrderCheck::check_expert(const Task& task, Rows& rows) {
-  const Group& in = exchange_[task.uses[1].page];
-  Group& out = exchange_[task.uses[2].page];
+  const Group in = input_of(task);
+  Group& out = exchange_[task.uses[1].page];
   if (!possible_height(task)) fault(task, "of an impossible height");
   check_seat(task);
   if (!in.is_of(task)) fault(task, "reads rows that are not its own");
-  if (task.uses[2].access == Access::kCreate) out = {task.phase, task.layer, task.wave};
+  if (task.uses[1].access == Access::kCreate) out = {task.phase, task.layer, task.wave};
   if (!out.is_of(task) || out.rows != task.block_row) {
     fault(task, "does not follow the experts before it");
   }
@@ -174,6 +215,7 @@ void OrderCheck::check_expert(const Task& task, Rows& rows) {
   out.rows_of = in.rows_of;
   out.whole = !task.joins_next;
   if (out.whole && out.rows != in.rows) fault(task, "leaves rows of its group");
+  if (out.whole) held_.erase(task.device);
   if (task.rows > 0 && !rows.computed_rows.emplace(task.first_row, task.rows).second) {
     fault(task, "computes rows twice");
   }
@@ -348,6 +390,8 @@ void OrderCheck::check_group(const Task& task) {
     case TaskKind::kExpert:
     case TaskKind::kExpertBackward:
       return check_expert(task, rows->second);
+    case TaskKind::kReadRows:
+      return check_read_rows(task, rows->second);
     case TaskKind::kPlaceRows:
       return check_place(task);
     case TaskKind::kPackRows:
@@ -502,6 +546,7 @@ void OrderCheck::check(const Task& task) {
     case TaskKind::kReceive:
     case TaskKind::kPlaceRows:
     case TaskKind::kPackRows:
+    case TaskKind::kReadRows:
     case TaskKind::kDispatchBackward:
     case TaskKind::kExpertBackward:
     case TaskKind::kCombineBackward: return check_group(task);

@@ -63,6 +63,8 @@ class OrderCheck {
   void check_dense(const Task& task);
   bool possible_height(const Task& task) const;
   void check_dispatch(const Task& task, Rows& rows);
+  void check_read_rows(const Task& task, Rows& rows);
+  Group input_of(const Task& task);
   void check_seat(const Task& task);
   void check_expert(const Task& task, Rows& rows);
   void check_send(const Task& task);
@@ -96,6 +98,7 @@ class OrderCheck {
   // Each by its phase, layer and first microbatch, from its kIndex on.
   std::map<std::tuple<Phase, int64_t, int64_t>, Rows> rows_;
   std::map<PageId, Group> exchange_;
+  std::map<int, Group> held_;  // [device] rows that its next group reads in place
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
   std::set<int64_t> computed_;
   std::map<int64_t, int> seats_;  // [record] the device that computes the expert in this step
