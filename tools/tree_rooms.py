@@ -70,8 +70,6 @@ ROOMS = {
 # Product files that the program does not use yet, without their endings, and the coming work that
 # will. It ends empty.
 KEPT_FOR = {
-    "kernels/cuda/expert_ops": "HEXA: operators that read rows where they are",
-    "kernels/cuda/reindex": "HEXA: operators that read rows where they are",
     "src/plan/exchange/bipartite_matching": "Pipelines: rounds of an all-to-all",
     "src/plan/exchange/square_matrix": "Pipelines: rounds of an all-to-all",
     "src/plan/exchange/traffic": "Pipelines: rounds of an all-to-all",

@@ -39,7 +39,8 @@ void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
     }
     kernel.depth = layer.depth;
     kernel.columns = layer.columns;
-    kernel.out = {layer.y, layer.y_dt, nullptr, nullptr, nullptr, false};
+    kernel.y = layer.y;
+    kernel.y_dt = layer.y_dt;
     queue.launch(row_tiles(experts, Shape::kM) * kernel.column_tiles(), kernel);
   });
 }

@@ -1,7 +1,6 @@
-// A stable counting sort of choices by expert, in chunks: each chunk counts its choices of each
-// expert, the counts become places, each choice adds its rank inside its chunk.
-#include "kernels/cuda/reindex.cuh"
-
+// The re-index vector (HEXA-MoE 3.2): a stable counting sort of choices by expert, in chunks. Each
+// chunk counts its choices of each expert, the counts become places, each choice adds its rank
+// inside its chunk.
 #include "kernels/cuda/machine/reduce.cuh"
 #include "kernels/cuda/ops_class.cuh"
 
@@ -26,25 +25,6 @@ struct CountChoices {
       for (int i = 0; i < kChunk; ++i) count += chosen[i] == e ? 1 : 0;
       counts[block_number() * num_experts + e] = count;
     }
-  }
-};
-
-// offsets from the counts of all chunks. One block.
-struct SumCounts {
-  static constexpr int kThreads = 256, kSharedBytes = 0;
-  const int32_t* counts;
-  int64_t chunks, num_experts;
-  int32_t* offsets;
-  PAGODA_GPU void operator()() const {
-    for (int64_t e = thread_number(); e < num_experts; e += kThreads) {
-      int32_t sum = 0;
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += counts[chunk * num_experts + e];
-      offsets[e + 1] = sum;
-    }
-    sync_block();
-    if (thread_number() != 0) return;
-    offsets[0] = 0;
-    for (int64_t e = 0; e < num_experts; ++e) offsets[e + 1] += offsets[e];
   }
 };
 
@@ -84,33 +64,12 @@ struct PlaceChoices {
   }
 };
 
-struct CutTiles {
-  static constexpr int kThreads = 256, kSharedBytes = 0;
-  const int32_t* offsets;
-  int64_t num_experts, most, tile_rows;
-  RowTile* tiles;
-  PAGODA_GPU void operator()() const {
-    for (int64_t e = thread_number(); e < num_experts; e += kThreads) {
-      const int64_t first = first_tile(offsets, e, tile_rows);
-      const int64_t count = tiles_of(offsets[e + 1] - offsets[e], tile_rows);
-      for (int64_t i = 0; i < count; ++i) {
-        tiles[first + i] = expert_tile(offsets, e, tile_rows, i);
-      }
-    }
-    const int64_t all = first_tile(offsets, num_experts, tile_rows);
-    for (int64_t i = all + thread_number(); i < most; i += kThreads) tiles[i] = {-1, 0, 0};
-  }
-};
-
 struct Sort {
   Sort(Queue& queue, const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts)
       : queue(queue), experts(experts), choices(tokens * k), k(k), num_experts(num_experts),
         chunks(div_ceil(choices, kChunk)), counts(queue, chunks * num_experts) {
     CHECK(tokens >= 0 && k > 0 && num_experts > 0 && choices <= INT32_MAX);
     queue.launch(chunks, CountChoices{experts, choices, num_experts, counts.get()});
-  }
-  void sum(int32_t* offsets) {
-    queue.launch(1, SumCounts{counts.get(), chunks, num_experts, offsets});
   }
   void place(const int32_t* first, int32_t* rows, int32_t* row_choices) {
     for_each_element(queue, 1, num_experts, PlaceChunks{first, chunks, num_experts, counts.get()});
@@ -126,24 +85,6 @@ struct Sort {
 
 }  // namespace
 
-void build_reindex(Queue& queue, const int32_t* experts, int64_t tokens, int64_t k,
-                   int64_t num_experts, const ReindexVector& vector) {
-  Sort sort(queue, experts, tokens, k, num_experts);
-  sort.sum(vector.offsets);
-  sort.place(vector.offsets, vector.rows, vector.choices);
-}
-
-void place_rows(Queue& queue, const int32_t* experts, int64_t tokens, int64_t k,
-                int64_t num_experts, const int32_t* first, int32_t* rows, int32_t* choices) {
-  Sort(queue, experts, tokens, k, num_experts).place(first, rows, choices);
-}
-
-void build_tiles(Queue& queue, const int32_t* offsets, int64_t num_experts, int64_t rows,
-                 int64_t tile_rows, RowTile* tiles) {
-  const int64_t most = most_tiles(rows, num_experts, tile_rows);
-  queue.launch(1, CutTiles{offsets, num_experts, most, tile_rows, tiles});
-}
-
 void CudaOps::index_rows(const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts,
                          const int64_t* first, int32_t* rows, int32_t* choices, Stream& s) {
   CHECK(num_experts > 0);
@@ -152,7 +93,7 @@ void CudaOps::index_rows(const int32_t* experts, int64_t tokens, int64_t k, int6
   for (int64_t e = 0; e < num_experts; ++e) places.push_back(narrow<int32_t>(first[e]));
   Temporary<int32_t> on_device(queue, num_experts);
   upload(queue, on_device.get(), places.data(), num_experts);
-  place_rows(queue, experts, tokens, k, num_experts, on_device.get(), rows, choices);
+  Sort(queue, experts, tokens, k, num_experts).place(on_device.get(), rows, choices);
 }
 
 }  // namespace pagoda::PAGODA_MACHINE

@@ -6,8 +6,6 @@
 namespace pagoda {
 namespace {
 
-TEST(CudaExperts, MatchesTheCpu) { try_emulated(check::expert_cases(), Asks::kUnitAndTiles); }
-
 TEST(CudaExperts, GroupsMatchTheCpuAndExpertsAlone) {
   try_emulated(check::grouped_cases(), Asks::kUnitAndTiles);
 }

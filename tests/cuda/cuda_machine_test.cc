@@ -16,55 +16,6 @@ namespace {
 
 // ---- tiles ----
 
-std::vector<int32_t> random_offsets(uint64_t seed, int64_t experts, int64_t most) {
-  std::vector<int32_t> offsets{0};
-  for (int64_t e = 0; e < experts; ++e) {
-    const uint64_t draw = philox(seed, RandomPurpose::kTest, 1, static_cast<uint64_t>(e))[0];
-    const auto count = draw % 3 == 0 ? 0 : static_cast<int64_t>(draw / 3) % most;
-    offsets.push_back(offsets.back() + static_cast<int32_t>(count));
-  }
-  return offsets;
-}
-
-TEST(Tiles, EveryRowIsInOneTileOfItsExpert) {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
-    const int64_t experts = 1 + static_cast<int64_t>(seed % 9);
-    const int64_t tile_rows = seed % 2 == 0 ? 16 : 5;
-    const std::vector<int32_t> offsets = random_offsets(seed, experts, 50);
-    int64_t tiles = 0, next = 0;
-    for (int64_t e = 0; e < experts; ++e) {
-      EXPECT_EQ(first_tile(offsets.data(), e, tile_rows), tiles);
-      const int64_t count = tiles_of(offsets[e + 1] - offsets[e], tile_rows);
-      for (int64_t i = 0; i < count; ++i) {
-        const RowTile tile = expert_tile(offsets.data(), e, tile_rows, i);
-        EXPECT_EQ(tile.expert, e);
-        EXPECT_EQ(tile.row, next);
-        EXPECT_GT(tile.rows, 0);
-        EXPECT_LE(tile.rows, tile_rows);
-        next += tile.rows;
-      }
-      EXPECT_EQ(next, offsets[e + 1]);
-      tiles += count;
-    }
-    EXPECT_LE(tiles, most_tiles(next, experts, tile_rows));
-  }
-}
-
-// The bound is met: a grid made for it has no block too many for some routing.
-TEST(Tiles, TheBoundIsTight) {
-  for (int64_t experts = 1; experts <= 6; ++experts) {
-    for (int64_t rows = 0; rows <= 40; ++rows) {
-      for (int64_t tile_rows : {1, 3, 8}) {
-        // All experts but the last have one row, which has the rest.
-        const int64_t alone = std::min(experts - 1, rows), rest = rows - alone;
-        const int64_t cut = alone + tiles_of(rest, tile_rows);
-        EXPECT_LE(cut, most_tiles(rows, experts, tile_rows));
-        EXPECT_LE(most_tiles(rows, experts, tile_rows), cut + 1 + alone / tile_rows);
-      }
-    }
-  }
-}
-
 TEST(Tiles, DocumentsAreCutFromTheirOwnFirstRow) {
   const int32_t starts[] = {0, 1, 1, 40, 104};
   const std::vector<DocumentTile> tiles = document_tiles(starts, 4, 32);

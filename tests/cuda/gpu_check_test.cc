@@ -138,13 +138,13 @@ struct Reference {
   std::vector<double> y, y_size, dx, dx_size;
 };
 
-// What lies between the products is rounded to bf16: gate, up, act, its gradient, those of gate and
-// up, and the rows of dx. Each counts once, gate at its size.
+// What lies between the products is rounded to bf16: gate, up, act, the rows of y, the gradient of
+// act, those of gate and up, and the rows of dx. Each counts once, gate at its size.
 void expect_results(const Layer& l, const LayerPass& pass) {
   const Reference want(l);
   for (size_t i = 0; i < want.y.size(); ++i) {
     const double gate_size = 6 * want.y_size[i];  // the change of silu(gate) upwards for |gate| < 5
-    ASSERT_NEAR(double(pass.y()[i]), want.y[i], 0x1p-8 * (2 * want.y_size[i] + gate_size)) << i;
+    ASSERT_NEAR(double(pass.y()[i]), want.y[i], 0x1p-8 * (3 * want.y_size[i] + gate_size)) << i;
     ASSERT_NEAR(double(pass.dx()[i]), want.dx[i], 7 * 0x1p-8 * want.dx_size[i]) << i;
   }
 }
@@ -154,20 +154,19 @@ TEST(LayerPass, ComputesTheLayerInTheMemoryItTakes) {
   const int64_t before = layer.arena.taken();
   LayerPass pass(layer.shape, layer.choices, layer.arena);
   const auto ops = make_emulated_ops(true, 1);
-  const auto experts = make_emulated_expert_ops(true, 1);
   const int64_t scratch = scratch_used(*layer.stream, [&] {
-    pass.forward(layer.in, *ops, *experts, *layer.stream);
-    pass.backward(layer.in, *ops, *experts, *layer.stream);
+    pass.forward(layer.in, *ops, *layer.stream);
+    pass.backward(layer.in, *ops, *layer.stream);
   });
   expect_results(layer, pass);
 
-  // The memory holds 4 inner + model numbers of each row and all of both results; beside them five
-  // numbers a row, and 12 tensors that begin on 256 bytes. The scratch, too, holds a few numbers a
-  // row.
+  // The memory holds 4 inner + model numbers of each row and all of both results; beside them four
+  // numbers and two addresses a row, and 12 tensors that begin on 256 bytes. The scratch, too,
+  // holds a few numbers a row.
   const int64_t rows = layer.shape.rows(), model = 24, inner = 16;
   const int64_t least = rows * (4 * inner + model) * 2 + 2 * 40 * model * 4;
   EXPECT_GE(layer.arena.taken() - before, least);
-  EXPECT_LE(layer.arena.taken() - before, least + rows * 20 + 12 * 256);
+  EXPECT_LE(layer.arena.taken() - before, least + rows * 32 + 12 * 256);
   EXPECT_GT(scratch, 0);
   EXPECT_LE(scratch, 64 * rows);
 }

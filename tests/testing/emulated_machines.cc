@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/adam.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/expert_ops.h"
 #include "kernels/cuda/machine/machine_emulated.h"
 #include "tests/testing/op_testing.h"
 
@@ -31,9 +30,10 @@ void try_emulated(const std::vector<check::OpCase>& cases, Asks asks) {
   for (const Machine& machine : kMachines) {
     if (machine.asks > asks) continue;
     const auto ops = make_emulated_ops(machine.bf16_cores, machine.multiprocessors);
-    const auto experts = make_emulated_expert_ops(machine.bf16_cores, machine.multiprocessors);
-    check::Candidate candidate{ops.get(), experts.get(), emulated::adam_update_on_device,
-                               lane.stream.get(), memory.data(),
+    check::Candidate candidate{ops.get(),
+                               emulated::adam_update_on_device,
+                               lane.stream.get(),
+                               memory.data(),
                                static_cast<int64_t>(memory.size()),
                                [](bool second) { emulated::run_backwards(second); }};
     for (const check::OpCase& c : cases) {

@@ -18,7 +18,6 @@ Bench::Bench(Device& on, Stream& stream)
       s(stream),
       raw(raw_stream(stream)),
       ops(make_cuda_ops(on, Libraries{})),
-      experts(make_cuda_expert_ops(on)),
       library(open_library(stream)),
       arena(on, stream) {
   check(cudaEventCreate(&begin_), "cudaEventCreate");

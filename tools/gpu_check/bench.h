@@ -11,7 +11,6 @@
 #include "device/cuda_stream.h"
 #include "device/device.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/expert_ops.h"
 #include "tools/gpu_check/arena.h"
 #include "tools/gpu_check/library.h"
 #include "tools/gpu_check/scores.h"
@@ -36,7 +35,6 @@ struct Bench {
   Stream& s;
   cudaStream_t raw;
   std::unique_ptr<Ops> ops;
-  std::unique_ptr<ExpertOps> experts;
   std::unique_ptr<Library> library;  // nullptr: none
   Arena arena;
   Scores scores;

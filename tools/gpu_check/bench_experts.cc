@@ -31,8 +31,12 @@ class ExpertBench {
   void run(double torch_us);
 
  private:
+  // In place: experts read tokens where they are.
   void forward();
   void backward();
+  void locate(const bf16* tokens, const void** rows);
+  std::vector<RowsOfWeight> weights(const bf16* w, int64_t elements) const;
+  std::vector<RowsOfGradient> gradients(int64_t elements) const;
   void dense_forward();
   void forward_by_expert();
   std::string library_groups();
@@ -46,7 +50,8 @@ class ExpertBench {
   const int64_t tokens_, rows_;
   const bool skewed_;
   std::vector<int64_t> counts_;
-  int32_t *choices_, *offsets_, *index_, *places_;
+  int32_t *choices_, *index_, *places_;
+  const void **x_rows_, **dy_rows_;
   const bf16 *x_, *dy_, *up_, *down_;
   bf16 *gate_up_, *dgate_up_, *act_, *scaled_act_, *y_, *dact_, *dx_, *sorted_;
   float* dw_;
@@ -70,7 +75,8 @@ ExpertBench::ExpertBench(Bench& b, int64_t tokens_per_expert, bool skewed)
   }
   Arena& arena = b.arena;
   choices_ = arena.take_as<int32_t>(rows_);
-  offsets_ = arena.take_as<int32_t>(kExperts + 1);
+  x_rows_ = arena.take_as<const void*>(rows_);
+  dy_rows_ = arena.take_as<const void*>(rows_);
   index_ = arena.take_as<int32_t>(rows_);
   places_ = arena.take_as<int32_t>(rows_);
   b.s.copy(choices_, choices.data(), 4 * rows_);
@@ -89,24 +95,56 @@ ExpertBench::ExpertBench(Bench& b, int64_t tokens_per_expert, bool skewed)
   dw_ = arena.take_as<float>(kExperts * 2 * kInner * kModel);
 }
 
+static_assert(kExperts <= kMostTogether);
+
+void ExpertBench::locate(const bf16* tokens, const void** rows) {
+  const RowRun all{0, 0, rows_};
+  b_.ops->locate_rows(DType::kBF16, tokens, index_, {&all, 1}, kModel, rows, b_.s);
+}
+
+std::vector<RowsOfWeight> ExpertBench::weights(const bf16* w, int64_t elements) const {
+  std::vector<RowsOfWeight> weights;
+  int64_t row = 0;
+  for (size_t e = 0; e < counts_.size(); row += counts_[e++]) {
+    weights.push_back({row, counts_[e], w + static_cast<int64_t>(e) * elements});
+  }
+  return weights;
+}
+
+std::vector<RowsOfGradient> ExpertBench::gradients(int64_t elements) const {
+  std::vector<RowsOfGradient> gradients;
+  int64_t row = 0;
+  for (size_t e = 0; e < counts_.size(); row += counts_[e++]) {
+    gradients.push_back({row, counts_[e], dw_ + static_cast<int64_t>(e) * elements});
+  }
+  return gradients;
+}
+
 void ExpertBench::forward() {
-  const ExpertRows e{offsets_, kExperts, rows_};
-  b_.experts->reindex(choices_, rows_, 1, kExperts, offsets_, index_, places_, b_.s);
-  b_.experts->esmm(DType::kBF16, e, x_, index_, up_, nullptr, kModel, 2 * kInner, DType::kBF16,
-                   gate_up_, b_.s);
+  std::vector<int64_t> first(counts_.size(), 0);
+  for (size_t e = 1; e < first.size(); ++e) first[e] = first[e - 1] + counts_[e - 1];
+  b_.ops->index_rows(choices_, rows_, 1, kExperts, first.data(), index_, places_, b_.s);
+  locate(x_, x_rows_);
+  b_.ops->grouped_linear(DType::kBF16, InputRows::at(x_rows_), weights(up_, 2 * kInner * kModel),
+                         kModel, 2 * kInner, DType::kBF16, gate_up_, b_.s);
   b_.ops->swiglu(DType::kBF16, {}, gate_up_, rows_, kInner, act_, b_.s);
-  b_.experts->esmm(DType::kBF16, e, act_, nullptr, down_, nullptr, kInner, kModel, DType::kBF16, y_,
-                   b_.s);
+  b_.ops->grouped_linear(DType::kBF16, act_, weights(down_, kInner * kModel), kInner, kModel,
+                         DType::kBF16, y_, b_.s);
 }
 
 void ExpertBench::backward() {
-  const ExpertRows e{offsets_, kExperts, rows_};
-  b_.experts->esfk(DType::kBF16, e, dy_, index_, act_, nullptr, down_, kInner, kModel, DType::kBF16,
-                   dact_, false, dw_, nullptr, b_.s);
+  locate(dy_, dy_rows_);
+  const InputRows x = InputRows::at(x_rows_), dy = InputRows::at(dy_rows_);
+  b_.ops->grouped_linear_backward_input(DType::kBF16, dy, weights(down_, kInner * kModel), kInner,
+                                        kModel, DType::kBF16, dact_, b_.s);
+  b_.ops->grouped_linear_backward_weight(DType::kBF16, dy, act_, gradients(kInner * kModel), kInner,
+                                         kModel, b_.s);
   b_.ops->swiglu_backward(DType::kBF16, {}, gate_up_, dact_, nullptr, rows_, kInner, dgate_up_,
                           scaled_act_, nullptr, b_.s);
-  b_.experts->esfk(DType::kBF16, e, dgate_up_, nullptr, x_, index_, up_, kModel, 2 * kInner,
-                   DType::kBF16, dx_, false, dw_, nullptr, b_.s);
+  b_.ops->grouped_linear_backward_weight(DType::kBF16, dgate_up_, x, gradients(2 * kInner * kModel),
+                                         kModel, 2 * kInner, b_.s);
+  b_.ops->grouped_linear_backward_input(DType::kBF16, dgate_up_, weights(up_, 2 * kInner * kModel),
+                                        kModel, 2 * kInner, DType::kBF16, dx_, b_.s);
 }
 
 void ExpertBench::dense_forward() {
@@ -134,13 +172,8 @@ void ExpertBench::forward_by_expert() {
 // and in a group, since budgets decide which are computed together.
 std::string ExpertBench::library_groups() {
   if (!by_library_) return "";
-  std::vector<RowsOfWeight> up, down;
-  int64_t row = 0;
-  for (size_t e = 0; e < counts_.size(); row += counts_[e++]) {
-    const auto expert = static_cast<int64_t>(e);
-    up.push_back({row, counts_[e], up_ + expert * 2 * kInner * kModel});
-    down.push_back({row, counts_[e], down_ + expert * kModel * kInner});
-  }
+  const std::vector<RowsOfWeight> up = weights(up_, 2 * kInner * kModel),
+                                  down = weights(down_, kInner * kModel);
   const auto multiply_down = [&](std::span<const RowsOfWeight> experts) {
     by_library_->grouped_linear(DType::kBF16, act_, experts, kInner, kModel, DType::kBF16, y_,
                                 b_.s);

@@ -71,8 +71,8 @@ void layer(Bench& b, int64_t k) {
   const int64_t inputs = b.arena.taken();
   LayerPass pass(shape, choices, b.arena);
   const int64_t scratch = scratch_used(b.s, [&] {
-    pass.forward(in, *b.ops, *b.experts, b.s);
-    pass.backward(in, *b.ops, *b.experts, b.s);
+    pass.forward(in, *b.ops, b.s);
+    pass.backward(in, *b.ops, b.s);
   });
   const double ours = double(b.arena.taken() - inputs + scratch) / kMiB;
   const double padded = double(padded_bytes(shape, choices)) / kMiB;

@@ -147,6 +147,73 @@ void add_group(DType dt, const Group& g, std::vector<OpCase>& cases) {
   }});
 }
 
+// Rows of two matrices, read where they are: the bits of copies, in every operand that may be.
+void add_in_place(DType dt, const Group& g, std::vector<OpCase>& cases) {
+  const std::string name =
+      strf("rows in place %s, %lld of %lld experts, %lld to %lld", dtype_name(dt),
+           (long long)g.rows(), (long long)g.experts(), (long long)g.in, (long long)g.out);
+  cases.push_back(
+      {name, [=](Trial& t) {
+         const int64_t n = g.rows(), half = n / 2, tokens = n + 3;
+         std::vector<int32_t> list;
+         for (int64_t i = 0; i < n; ++i) list.push_back(static_cast<int32_t>(i * 7 % tokens));
+         const RowRun parts[] = {{0, 0, half}, {half, half, n - half}};
+         Tensor& rows = t.ints(list);
+         const Tensor* x[] = {&t.random(dt, tokens * g.in, 131), &t.random(dt, tokens * g.in, 132)};
+         const Tensor* dy[] = {&t.random(dt, tokens * g.out, 133),
+                               &t.random(dt, tokens * g.out, 134)};
+         const Tensor &w = t.random(dt, g.weights(), 135), &scale = t.random(DType::kF32, n, 136);
+         Tensor &copied_x = t.filled(dt, n * g.in), &copied_dy = t.filled(dt, n * g.out);
+         // Addresses, which are a machine's own.
+         Tensor &at_x = t.filled(DType::kF32, 2 * n), &at_dy = t.filled(DType::kF32, 2 * n);
+         struct Results {
+           Tensor &y, &dx, &dw, &dbias;
+         };
+         const auto make_results = [&] {
+           return Results{t.filled(dt, n * g.out), t.filled(DType::kF32, n * g.in),
+                          t.filled(DType::kF32, g.weights()),
+                          t.filled(DType::kF32, g.experts() * g.out)};
+         };
+         const Results copied = make_results(), in_place = make_results();
+         t.run([&](Ops& ops, const At& at, Stream& s) {
+           for (int i = 0; i < 2; ++i) {
+             const std::span<const RowRun> run(&parts[i], 1);
+             ops.gather_row_runs(dt, at(*x[i]), at(rows), run, g.in, at(copied_x), s);
+             ops.gather_row_runs(dt, at(*dy[i]), at(rows), run, g.out, at(copied_dy), s);
+             ops.locate_rows(dt, at(*x[i]), at(rows), run, g.in, at(at_x), s);
+             ops.locate_rows(dt, at(*dy[i]), at(rows), run, g.out, at(at_dy), s);
+           }
+           const auto multiply = [&](const InputRows& from, const InputRows& gradient,
+                                     const Results& to) {
+             std::vector<RowsOfWeight> weights;
+             std::vector<RowsOfGradient> gradients, biases;
+             for (int64_t e = 0; e < g.experts(); ++e) {
+               const int64_t count = g.counts[size_t(e)];
+               weights.push_back({g.first(e), count, at(w) + g.weight(e) * dtype_bytes(dt)});
+               gradients.push_back({g.first(e), count, at(to.dw) + g.weight(e) * 4});
+               biases.push_back({g.first(e), count, at(to.dbias) + e * g.out * 4});
+             }
+             ops.grouped_linear(dt, from, weights, g.in, g.out, dt, at(to.y), s);
+             ops.grouped_linear_backward_input(dt, gradient, weights, g.in, g.out, DType::kF32,
+                                               at(to.dx), s);
+             ops.grouped_linear_backward_weight(dt, gradient, from, gradients, g.in, g.out, s);
+             ops.grouped_bias_backward(dt, gradient, at(scale), biases, g.out, s);
+           };
+           multiply(at(copied_x), at(copied_dy), copied);
+           const void* const* from = at(at_x);
+           const void* const* gradient = at(at_dy);
+           multiply(InputRows::at(from), InputRows::at(gradient), in_place);
+         });
+         const auto same = [&](const char* what, const Tensor& a, const Tensor& b) {
+           if (a.got != b.got) t.fail(strf("%s: other bits in place", what));
+         };
+         same("y", copied.y, in_place.y);
+         same("dx", copied.dx, in_place.dx);
+         same("dw", copied.dw, in_place.dw);
+         same("dbias", copied.dbias, in_place.dbias);
+       }});
+}
+
 // The calls that a library may compute.
 void add_products(const Group& g, std::vector<OpCase>& cases) {
   const std::string name =
@@ -229,6 +296,8 @@ std::vector<OpCase> grouped_cases() {
     add_group(dt, {{65, 0, 1, 300, 7}, 40, 24, 8}, cases);
     add_group(dt, {{3, 130, 64}, 72, 136, 3}, cases);  // weights not aligned
     add_group(dt, {{0, 5, 0, 1, 2, 3, 4, 1, 1, 1, 70, 1, 1, 9, 1, 0}, 17, 9, 16}, cases);
+    add_in_place(dt, {{65, 0, 1, 300, 7}, 40, 24, 8}, cases);
+    add_in_place(dt, {{3, 130, 64}, 17, 9, 0}, cases);  // rows not aligned
     add_runs(dt, 70, 33, cases);
     add_runs(dt, 300, 1, cases);
   }

@@ -50,48 +50,100 @@ LayerPass::LayerPass(const LayerShape& shape, const std::vector<int32_t>& choice
   }
   first_.push_back(row);
   const int64_t rows = shape.rows();
-  offsets_ = arena.take_as<int32_t>(shape.experts + 1);
   index_ = arena.take_as<int32_t>(rows);
   places_ = arena.take_as<int32_t>(rows);
+  x_rows_ = arena.take_as<const void*>(rows);
+  dy_rows_ = arena.take_as<const void*>(rows);
   row_weights_ = arena.take_as<float>(rows);
   drow_weights_ = arena.take_as<float>(rows);
   gate_up_ = arena.take_as<bf16>(rows * 2 * shape.inner);
   act_ = arena.take_as<bf16>(rows * shape.inner);
   dact_ = arena.take_as<bf16>(rows * shape.inner);
-  dx_rows_ = arena.take_as<bf16>(rows * shape.model);
+  rows_out_ = arena.take_as<bf16>(rows * shape.model);
   y_ = arena.take_as<float>(shape.tokens * shape.model);
   dx_ = arena.take_as<float>(shape.tokens * shape.model);
 }
 
-void LayerPass::forward(const LayerInputs& in, Ops& ops, ExpertOps& experts, Stream& s) {
-  const auto [tokens, k, count, model, inner] = shape_;
-  experts.reindex(in.choices, tokens, k, count, offsets_, index_, places_, s);
-  ops.gather_rows(DType::kF32, in.weights, places_, shape_.rows(), 1, row_weights_, s);
-  experts.esmm(DType::kBF16, expert_rows(), in.x, index_, in.up, nullptr, model, 2 * inner,
-               DType::kBF16, gate_up_, s);
-  ops.swiglu(DType::kBF16, {}, gate_up_, shape_.rows(), inner, act_, s);
-  ops.fill_zero(y_, tokens * model * 4, s);
-  experts.esmm_combine(DType::kBF16, expert_rows(), act_, in.down, inner, model, index_,
-                       row_weights_, tokens, y_, s);
+template <typename Body>
+void LayerPass::for_groups(const Body& body) const {
+  for (int64_t first = 0; first < shape_.experts; first += kMostTogether) {
+    body(first, std::min(shape_.experts, first + kMostTogether));
+  }
 }
 
-void LayerPass::backward(const LayerInputs& in, Ops& ops, ExpertOps& experts, Stream& s) {
+std::vector<RowsOfWeight> LayerPass::weights(const bf16* w, int64_t elements, int64_t first,
+                                             int64_t end) const {
+  std::vector<RowsOfWeight> weights;
+  for (int64_t e = first; e < end; ++e) {
+    const auto at = static_cast<size_t>(e);
+    weights.push_back({first_[at], first_[at + 1] - first_[at], w + e * elements});
+  }
+  return weights;
+}
+
+std::vector<RowsOfGradient> LayerPass::gradients(float* dw, int64_t elements, int64_t first,
+                                                 int64_t end) const {
+  std::vector<RowsOfGradient> gradients;
+  for (int64_t e = first; e < end; ++e) {
+    const auto at = static_cast<size_t>(e);
+    gradients.push_back({first_[at], first_[at + 1] - first_[at], dw + e * elements});
+  }
+  return gradients;
+}
+
+// Expert by expert, whose tokens are distinct.
+void LayerPass::sum_rows(Ops& ops, const float* scale, float* sums, Stream& s) const {
+  ops.fill_zero(sums, shape_.tokens * shape_.model * 4, s);
+  for (size_t e = 0; e + 1 < first_.size(); ++e) {
+    if (first_[e] == first_[e + 1]) continue;
+    ops.scatter_add_rows(DType::kBF16, rows_out_ + first_[e] * shape_.model, index_ + first_[e],
+                         scale != nullptr ? scale + first_[e] : nullptr, first_[e + 1] - first_[e],
+                         shape_.model, sums, s);
+  }
+}
+
+void LayerPass::forward(const LayerInputs& in, Ops& ops, Stream& s) {
   const auto [tokens, k, count, model, inner] = shape_;
-  experts.esmm_backward_input(DType::kBF16, expert_rows(), in.dy, index_, in.down, inner, model,
-                              DType::kBF16, dact_, s);
+  const RowRun all{0, 0, shape_.rows()};
+  ops.index_rows(in.choices, tokens, k, count, first_.data(), index_, places_, s);
+  ops.gather_rows(DType::kF32, in.weights, places_, shape_.rows(), 1, row_weights_, s);
+  ops.locate_rows(DType::kBF16, in.x, index_, {&all, 1}, model, x_rows_, s);
+  for_groups([&](int64_t first, int64_t end) {
+    ops.grouped_linear(DType::kBF16, InputRows::at(x_rows_),
+                       weights(in.up, 2 * shape_.inner * shape_.model, first, end), shape_.model,
+                       2 * shape_.inner, DType::kBF16, gate_up_, s);
+  });
+  ops.swiglu(DType::kBF16, {}, gate_up_, shape_.rows(), inner, act_, s);
+  for_groups([&](int64_t first, int64_t end) {
+    ops.grouped_linear(DType::kBF16, act_,
+                       weights(in.down, shape_.inner * shape_.model, first, end), shape_.inner,
+                       shape_.model, DType::kBF16, rows_out_, s);
+  });
+  sum_rows(ops, row_weights_, y_, s);
+}
+
+void LayerPass::backward(const LayerInputs& in, Ops& ops, Stream& s) {
+  const int64_t model = shape_.model, inner = shape_.inner, matrix = model * inner;
+  const RowRun all{0, 0, shape_.rows()};
+  ops.locate_rows(DType::kBF16, in.dy, index_, {&all, 1}, model, dy_rows_, s);
+  const InputRows x = InputRows::at(x_rows_), dy = InputRows::at(dy_rows_);
+  for_groups([&](int64_t first, int64_t end) {
+    ops.grouped_linear_backward_input(DType::kBF16, dy, weights(in.down, matrix, first, end), inner,
+                                      model, DType::kBF16, dact_, s);
+  });
   // The gradient takes the place of gate_up, what the weights are multiplied with that of act.
   ops.swiglu_backward(DType::kBF16, {}, gate_up_, dact_, row_weights_, shape_.rows(), inner,
                       gate_up_, act_, drow_weights_, s);
-  experts.estmm(DType::kBF16, expert_rows(), in.dy, index_, act_, nullptr, inner, model, false,
-                in.ddown, s);
-  experts.esfk(DType::kBF16, expert_rows(), gate_up_, nullptr, in.x, index_, in.up, model,
-               2 * inner, DType::kBF16, dx_rows_, false, in.dup, nullptr, s);
-  ops.fill_zero(dx_, tokens * model * 4, s);
-  for (size_t e = 0; e + 1 < first_.size(); ++e) {
-    if (first_[e] == first_[e + 1]) continue;
-    ops.scatter_add_rows(DType::kBF16, dx_rows_ + first_[e] * model, index_ + first_[e], nullptr,
-                         first_[e + 1] - first_[e], model, dx_, s);
-  }
+  for_groups([&](int64_t first, int64_t end) {
+    ops.grouped_linear_backward_weight(DType::kBF16, dy, act_,
+                                       gradients(in.ddown, matrix, first, end), inner, model, s);
+    ops.grouped_linear_backward_weight(
+        DType::kBF16, gate_up_, x, gradients(in.dup, 2 * matrix, first, end), model, 2 * inner, s);
+    ops.grouped_linear_backward_input(DType::kBF16, gate_up_,
+                                      weights(in.up, 2 * matrix, first, end), model, 2 * inner,
+                                      DType::kBF16, rows_out_, s);
+  });
+  sum_rows(ops, nullptr, dx_, s);
 }
 
 int64_t padded_bytes(const LayerShape& shape, const std::vector<int32_t>& choices) {

@@ -1,11 +1,11 @@
-// Computes one MoE layer, forward and backward, by the operators over experts. gpu_check compares
-// its memory with a scheme that pads every expert's part (HEXA-MoE, Table 7).
+// Computes one MoE layer, forward and backward, by the grouped operators, whose experts read tokens
+// where they are. gpu_check compares its memory with a scheme that pads every expert's part
+// (HEXA-MoE, Table 7).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda/expert_ops.h"
 #include "kernels/ops.h"
 #include "tools/gpu_check/arena.h"
 
@@ -32,20 +32,28 @@ class LayerPass {
  public:
   // Takes what a pass has beside its inputs.
   LayerPass(const LayerShape& shape, const std::vector<int32_t>& choices, Arena& arena);
-  void forward(const LayerInputs& in, Ops& ops, ExpertOps& experts, Stream& s);
-  void backward(const LayerInputs& in, Ops& ops, ExpertOps& experts, Stream& s);
+  void forward(const LayerInputs& in, Ops& ops, Stream& s);
+  void backward(const LayerInputs& in, Ops& ops, Stream& s);
 
   const float* y() const { return y_; }    // (tokens, model)
   const float* dx() const { return dx_; }  // (tokens, model)
 
  private:
-  ExpertRows expert_rows() const { return {offsets_, shape_.experts, shape_.rows()}; }
+  // Calls body(first, end) for neighbouring experts that go together.
+  template <typename Body>
+  void for_groups(const Body& body) const;
+  std::vector<RowsOfWeight> weights(const bf16* w, int64_t elements, int64_t first,
+                                    int64_t end) const;
+  std::vector<RowsOfGradient> gradients(float* dw, int64_t elements, int64_t first,
+                                        int64_t end) const;
+  void sum_rows(Ops& ops, const float* scale, float* sums, Stream& s) const;
 
   LayerShape shape_;
   std::vector<int64_t> first_;  // where each expert's rows begin
-  int32_t *offsets_, *index_, *places_;
+  int32_t *index_, *places_;
+  const void **x_rows_, **dy_rows_;
   float *row_weights_, *drow_weights_;
-  bf16 *gate_up_, *act_, *dact_, *dx_rows_;
+  bf16 *gate_up_, *act_, *dact_, *rows_out_;
   float *y_, *dx_;
 };
 

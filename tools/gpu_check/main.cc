@@ -71,16 +71,14 @@ int try_library_products(Device& device, Candidate candidate) {
 
 int try_ops(Device& device, Stream& stream) {
   const auto ops = make_cuda_ops(device, Libraries{});
-  const auto experts = make_cuda_expert_ops(device);
-  Candidate candidate{ops.get(), experts.get(), gpu::adam_update_on_device, &stream,
-                      device.arena(), kArenaBytes - kScratchBytes};
+  Candidate candidate{ops.get(), gpu::adam_update_on_device, &stream, device.arena(),
+                      kArenaBytes - kScratchBytes};
   return try_cases("rows", row_cases(), candidate) + try_cases("norms", norm_cases(), candidate) +
          try_cases("linear", linear_cases(), candidate) +
          try_cases("routing", route_cases(), candidate) +
          try_cases("cross-entropy", loss_cases(), candidate) +
          try_cases("attention", attention_cases(), candidate) +
          try_library_attention(device, candidate) +
-         try_cases("experts", expert_cases(), candidate) +
          try_cases("groups of experts", grouped_cases(), candidate) +
          try_library_products(device, candidate) + try_cases("adam", adam_cases(), candidate);
 }

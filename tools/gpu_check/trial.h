@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "kernels/cuda/adam.h"
-#include "kernels/cuda/expert_ops.h"
 #include "kernels/ops.h"
 
 namespace pagoda::check {
@@ -51,7 +50,6 @@ using At = std::function<Pointer(const Tensor&)>;
 // The side that is tried.
 struct Candidate {
   Ops* ops;
-  ExpertOps* experts;
   DeviceAdam* adam;
   Stream* stream;
   std::byte* memory;  // the stream's device's
@@ -142,7 +140,7 @@ struct OpCase {
   std::function<void(Trial&)> body;
 };
 std::vector<OpCase> row_cases(), norm_cases(), linear_cases(), route_cases(), loss_cases(),
-    attention_cases(), library_attention_cases(), expert_cases(), grouped_cases(),
-    library_product_cases(), adam_cases();
+    attention_cases(), library_attention_cases(), grouped_cases(), library_product_cases(),
+    adam_cases();
 
 }  // namespace pagoda::check

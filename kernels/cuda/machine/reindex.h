@@ -1,9 +1,7 @@
 // Index arithmetic that host and GPU share: how rows sorted by expert, and documents, are cut into
 // tiles. Nothing is padded and nothing dropped: a tile ends where its expert or document does.
-//
-// The re-index vector (HEXA-MoE 3.2) lists the rows of each expert one expert after the other;
-// offsets (experts + 1) say where each begins. Where the paper pads every expert's part to whole
-// tiles with -1, here the last tile of an expert knows how many rows it has.
+// Where HEXA-MoE (3.2) pads every expert's part of the re-index vector to whole tiles with -1, here
+// the last tile of an expert knows how many rows it has.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +15,13 @@
 
 namespace pagoda {
 
-// Rows [row, row + rows) of the vector, all of one expert; expert -1: no tile.
+// Rows [row, row + rows) of a call, all of one expert; expert -1: no tile.
 struct RowTile {
   int32_t expert, row, rows;
 };
 
 PAGODA_BOTH int64_t tiles_of(int64_t rows, int64_t tile_rows) {
   return (rows + tile_rows - 1) / tile_rows;
-}
-
-// The most tiles that `rows` rows make, whatever their distribution over the experts. A grid has
-// this size, since the host does not know the counts.
-PAGODA_BOTH int64_t most_tiles(int64_t rows, int64_t experts, int64_t tile_rows) {
-  const int64_t cut = rows / tile_rows + experts;
-  return cut < rows ? cut : rows;
-}
-
-// The number of tiles of the experts before `expert`.
-PAGODA_BOTH int64_t first_tile(const int32_t* offsets, int64_t expert, int64_t tile_rows) {
-  int64_t tiles = 0;
-  for (int64_t e = 0; e < expert; ++e) tiles += tiles_of(offsets[e + 1] - offsets[e], tile_rows);
-  return tiles;
-}
-
-// Tile `i` of an expert.
-PAGODA_BOTH RowTile expert_tile(const int32_t* offsets, int64_t expert, int64_t tile_rows,
-                                int64_t i) {
-  const int64_t row = offsets[expert] + i * tile_rows, left = offsets[expert + 1] - row;
-  return {static_cast<int32_t>(expert), static_cast<int32_t>(row),
-          static_cast<int32_t>(left < tile_rows ? left : tile_rows)};
 }
 
 // Rows [row, row + rows) of queries or keys and their document [begin, end).

@@ -1,7 +1,6 @@
 // The matrix products of linear layers, with one weight or with one for each expert: HEXA-MoE's
-// ESMM and ESTMM (3.1, 3.2), over tensor cores or plain arithmetic (unit.cuh). A list assigns rows
-// to experts. It lies in device memory, or among the kernel's arguments, with weights that lie
-// anywhere.
+// ESMM and ESTMM (3.1, 3.2), over tensor cores or plain arithmetic (unit.cuh). A list among the
+// kernel's arguments assigns rows to experts, whose weights lie anywhere, and so may rows.
 //
 // An element of ESMM is one row times one column in order of depth (in fp16, tile by tile, each
 // tile's products summed first: fp16_tile.cuh). An element of ESTMM is a sum over rows in kRowBlock
@@ -132,14 +131,14 @@ using LargeShape = BlockShape<TensorUnit, 128, 128, 2, 4>;
 template <typename Unit>
 using SmallShape = BlockShape<Unit, 64, 64, 2, 2>;
 
-// The rows of each weight, where the host knows them: a part of a kernel's arguments.
+// The rows of each weight: a part of a kernel's arguments.
 template <typename W>
 struct WeightRows {
   struct Entry {
     W* weight;
     int32_t first, count;
   };
-  int32_t entries;  // 0: the kernel has its rows from elsewhere
+  int32_t entries;
   Entry of[kMostTogether];
 
   // Tile i, where every entry's first row begins a tile.
@@ -162,20 +161,15 @@ template <typename T>
 struct RowsOf {
   Matrix<T> matrix;  // without a base where there is `each`
   const void* const* each;
-  const int32_t* index;  // row i is the matrix's row index[i]; none: its row i
 
   PAGODA_GPU const T* at(int64_t i) const {
     if (each != nullptr) return static_cast<const T*>(each[i]);
-    return matrix.base + (index != nullptr ? index[i] : i) * matrix.stride;
+    return matrix.base + i * matrix.stride;
   }
 };
 template <typename T>
 RowsOf<T> rows_of(const InputRows& rows, int64_t dim) {
-  return {matrix_of<T>(rows.dense, dim), rows.each, nullptr};
-}
-template <typename T>
-RowsOf<T> rows_of(const void* base, int64_t dim, const int32_t* index) {
-  return {matrix_of<T>(base, dim), nullptr, index};
+  return {matrix_of<T>(rows.dense, dim), rows.each};
 }
 
 // Lists the rows of several experts, whose weights are gradients. Returns a bit for each that is
@@ -198,17 +192,6 @@ struct WeightBiases {
   const T* of[kMostTogether];
 };
 
-// Stores sums: y[i] = round(sum + bias), or y[index[i]] += scale[i] * sum.
-template <typename T>
-struct ProductOutput {
-  void* y;
-  DType dt;
-  const T* bias;         // (experts, columns), or none
-  const int32_t* index;  // with `add`
-  const float* scale;    // with `add`
-  bool add;              // y fp32; rows of `index` are distinct
-};
-
 // out (rows, columns) = x (rows, depth) w, where w holds (columns, depth) if kDepthInRows, else
 // (depth, columns). Blocks: row tiles x column tiles, the columns of a row tile next to each other.
 template <typename Shape, bool kDepthInRows>
@@ -223,28 +206,19 @@ struct Esmm {
                          kDepthInRows ? Shape::kDepth : Shape::kN>;
 
   RowsOf<T> x;
-  Matrix<T> w;  // all experts' behind each other; with `listed`, its stride and alignment alone
-  int64_t expert_elements;
-  const RowTile* tiles;    // tiles of all experts; or none, and
-  const int32_t* offsets;  // the rows of `expert` alone; or none, and
-  int32_t expert;
+  Matrix<T> w;  // the stride and the alignment of all weights
   WeightRows<const T> listed;
-  WeightBiases<T> biases;  // of `listed`
+  WeightBiases<T> biases;
   int64_t depth, columns;
-  ProductOutput<T> out;
+  void* y;
+  DType y_dt;
 
   PAGODA_BOTH int64_t column_tiles() const { return tiles_of(columns, Shape::kN); }
 
-  PAGODA_GPU RowTile tile_at(int64_t i) const {
-    if (tiles != nullptr) return tiles[i];
-    if (offsets != nullptr) return expert_tile(offsets, expert, Shape::kM, i);
-    return listed.tile(i, Shape::kM);
-  }
-
-  PAGODA_GPU void run(int64_t block) const {
-    const int64_t row_tile = quotient(block, column_tiles());
-    const int64_t column0 = (block - row_tile * column_tiles()) * Shape::kN;
-    const RowTile tile = tile_at(row_tile);
+  PAGODA_GPU void operator()() const {
+    const int64_t row_tile = quotient(block_number(), column_tiles());
+    const int64_t column0 = (block_number() - row_tile * column_tiles()) * Shape::kN;
+    const RowTile tile = listed.tile(row_tile, Shape::kM);
     if (tile.expert < 0 || tile.rows <= 0) return;
     for (int i = thread_number(); i < Shape::kM; i += kThreads) {
       Shape::row_list()[i] = i >= tile.rows ? nullptr : x.at(tile.row + i);
@@ -255,12 +229,10 @@ struct Esmm {
     multiply(tile, column0, sums);
     store(tile, column0, sums);
   }
-  PAGODA_GPU void operator()() const { run(block_number()); }
 
   PAGODA_GPU void multiply(const RowTile& tile, int64_t column0,
                            typename Shape::Sums& sums) const {
-    const T* base = listed.entries > 0 ? listed.of[tile.expert].weight
-                                       : w.base + tile.expert * expert_elements;
+    const T* base = listed.of[tile.expert].weight;
     const Matrix<T> weight{base, w.stride, w.aligned};
     Shape::pipeline(
         tiles_of(depth, Shape::kDepth),
@@ -280,23 +252,19 @@ struct Esmm {
         });
   }
 
+  // y[i] = round(sum + bias)
   PAGODA_GPU void store(const RowTile& tile, int64_t column0,
                         const typename Shape::Sums& sums) const {
-    const T* bias = listed.entries > 0    ? biases.of[tile.expert]
-                    : out.bias != nullptr ? out.bias + tile.expert * columns
-                                          : nullptr;
+    const T* bias = biases.of[tile.expert];
     Shape::for_all([&](int m, int n, int i, int tile_row, int tile_column) {
       const int64_t row = tile.row + tile_row, column = column0 + tile_column;
       if (tile_row >= tile.rows || column >= columns) return;
       float value = sums[m][n][i];
       if (bias != nullptr) value += widen(bias[column]);
-      if (out.add) {
-        const float scale = out.scale != nullptr ? out.scale[row] : 1.0f;
-        static_cast<float*>(out.y)[out.index[row] * columns + column] += scale * value;
-      } else if (out.dt == DType::kF32) {
-        static_cast<float*>(out.y)[row * columns + column] = value;
+      if (y_dt == DType::kF32) {
+        static_cast<float*>(y)[row * columns + column] = value;
       } else {
-        static_cast<bf16*>(out.y)[row * columns + column] = to_bf16(value);
+        static_cast<bf16*>(y)[row * columns + column] = to_bf16(value);
       }
     });
   }
@@ -314,29 +282,25 @@ struct Estmm {
   using RightTile = Tile<T, Shape::kDepth, Shape::kN>;
 
   RowsOf<T> dy, x;
-  const int32_t* offsets;  // rows of all experts, whose dw lie behind each other; or none, and
   WeightRows<float> listed;
   int64_t out, in;
-  uint32_t add;  // bit e (bit 0 for all experts): add to dw; else dw counts as zeros
-  float* dw;
+  uint32_t add;  // bit e: add to dw; else dw counts as zeros
 
   PAGODA_BOTH int64_t expert_blocks() const {
     return tiles_of(out, Shape::kM) * tiles_of(in, Shape::kN);
   }
 
-  PAGODA_GPU void run(int64_t block) const {
-    const int64_t expert = quotient(block, expert_blocks());
-    const int64_t tile = block - expert * expert_blocks();
+  PAGODA_GPU void operator()() const {
+    const int64_t expert = quotient(block_number(), expert_blocks());
+    const int64_t tile = block_number() - expert * expert_blocks();
     const int64_t row_tile = quotient(tile, tiles_of(in, Shape::kN));
     const int64_t row0 = row_tile * Shape::kM;
     const int64_t column0 = (tile - row_tile * tiles_of(in, Shape::kN)) * Shape::kN;
-    const bool list = offsets == nullptr;
-    const int64_t first = list ? listed.of[expert].first : offsets[expert];
-    const int64_t end = list ? first + listed.of[expert].count : offsets[expert + 1];
-    float* target = list ? listed.of[expert].weight : dw + expert * out * in;
+    const int64_t first = listed.of[expert].first, end = first + listed.of[expert].count;
+    float* target = listed.of[expert].weight;
     typename Shape::Sums total;
     Shape::clear(total);
-    if ((add >> (list ? expert : 0) & 1u) != 0) {
+    if ((add >> expert & 1u) != 0) {
       Shape::for_all([&](int m, int n, int i, int row, int column) {
         if (row0 + row < out && column0 + column < in) {
           total[m][n][i] = target[(row0 + row) * in + column0 + column];
@@ -350,7 +314,6 @@ struct Estmm {
       }
     });
   }
-  PAGODA_GPU void operator()() const { run(block_number()); }
 
   // REQUIRES: first < end.
   PAGODA_GPU static void load(T* stage, const RowsOf<T>& rows, int64_t first, int64_t end,
