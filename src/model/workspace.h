@@ -209,8 +209,8 @@ struct ExpertSpace {
   void* gate_up = nullptr;     // (R, 2f) mat
   void* act = nullptr;         // (R, f) mat
   void* dact = nullptr;        // (R, f) mat, training
-  // Of a group whose experts read rows where they are (Blocks::locate): where each row is, and in
-  // training the gradient of its output, and its routing weight.
+  // Where each row of a group is whose experts read in place (Blocks::locate); in training also
+  // where the gradient of its output is, and its routing weight.
   const void **input_rows = nullptr, **gradient_rows = nullptr;  // (R)
   float* scale = nullptr;                                        // (R)
   float* grad = nullptr;       // elements of each expert of a group, at most E, training

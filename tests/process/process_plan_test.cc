@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
+#include "tests/testing/tiny_run.h"
 
 namespace pagoda {
 namespace {
@@ -102,6 +103,52 @@ TEST_F(PlanTest, RefusesInOneLine) {
   expect_no_plan(four + Words{"--train.devices", "cuda*5"}, 2, "names 5 GPUs");
   expect_no_plan(four + Words{"--train.devices", "cpu*2"}, 2, "names CPU devices");
   expect_no_plan(on("olmoe-1b-7b", "cpu-2-cores") + Words{"--train.devices", "cuda"}, 2, "none");
+}
+
+// What --trace-routing wrote of the run that is planned: the tokens of two microbatches, on two
+// devices. The same file cut, of another model, or with a run that has one device, ends in a line.
+TEST_F(PlanTest, SaysWhatRecordedRoutingWouldGain) {
+  const std::string file = dir_.file("routing.txt"), head = " experts_per_token 2 microbatches 2 ";
+  const std::string layers = "layers 2 with_experts 0 1\n";
+  const std::string lines = "1 0 0 9 1 5 1\n1 0 1 9 1 5 1\n1 1 0 9 1 5 1\n1 1 1 9 1 5 1\n";
+  put_file(dir_.file("config.json"), tiny_with(R"({"num_experts": 4, "num_hidden_layers": 2,
+    "mlp_only_layers": []})"));
+  put_file(file, "pagoda-routing 1 experts 4" + head + layers + lines);
+  Words words = {"--model.path",
+                 dir_.file("config.json"),
+                 "--machine",
+                 configs("machines/cpu-2-cores.toml"),
+                 "--train.tokens_per_step",
+                 "32",
+                 "--train.micro_batch_tokens",
+                 "16",
+                 "--data.sequence_len",
+                 "16",
+                 "--routing",
+                 file,
+                 "--parallel.place",
+                 "home"};
+  const Words two = words + Words{"--train.devices", "cpu*2"};
+  const ProcessResult text = plan(two);
+  EXPECT_EQ(text.code, 0) << text.err;
+  for (const char* word : {"1.75 x the mean", "swaps with any device", "shortest first"}) {
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
+  }
+  const nlohmann::json object =
+      nlohmann::json::parse(plan(two + Words{"--json"}).out, nullptr, false);
+  EXPECT_EQ(object.at("routing").at("homes").at(0).at("imbalance"), 1.75);  // 28 of 32 rows
+  expect_no_plan(words + Words{"--train.devices", "cpu"}, 2, "one device");
+  expect_no_plan(two + Words{"--search"}, 2, "--routing");
+  put_file(file, "pagoda-routing 1 experts 8" + head + layers + "");
+  expect_no_plan(two, 2, "another model");
+  put_file(file, "pagoda-routing 1 experts 4" + head + layers + lines.substr(0, 40));
+  expect_no_plan(two, 65, "no whole step");
+  put_file(file, "pagoda-routing 1 experts 4" + head);
+  expect_no_plan(two, 65, "routing.txt: routing trace, line 1");
+  put_file(file, "pagoda-routing 1 experts 4" + head + layers + "1 0 0 9 one 5 1\n");
+  expect_no_plan(two, 65, "line 2");
+  std::filesystem::remove(file);
+  expect_no_plan(two, 66, "routing.txt");
 }
 
 // A run for a GPU is planned where there is none, if the machine is named.

@@ -238,8 +238,9 @@ struct Esmm {
         tiles_of(depth, Shape::kDepth),
         [&](int64_t step) {
           const int64_t depth0 = step * Shape::kDepth;
-          load_rows_at<kThreads>(LeftTile{Shape::left_stage(step)}, x.matrix.aligned, base, depth0,
-                                 depth, [](int i) -> const T* { return Shape::row_list()[i]; });
+          load_rows_at<kThreads>(LeftTile{Shape::left_stage(step)}, x.matrix.aligned,
+                                 Shape::row_list()[0], depth0, depth,
+                                 [](int i) -> const T* { return Shape::row_list()[i]; });
           const int64_t first = kDepthInRows ? column0 : depth0;
           const int64_t end = kDepthInRows ? columns : depth;
           load_tile<kThreads>(RightTile{Shape::right_stage(step)}, weight,

@@ -57,7 +57,7 @@ PAGODA_GPU void copy_chunk(T* target, const T* source, int64_t count, bool align
 
 // Fills a tile with columns [column, column + kColumns) of the rows that row_at(i) points to for
 // tile row i, nullptr: a row of zeros. Columns from `columns` on are zeros. Threads share out the
-// chunks. `any`: any memory of the device.
+// chunks. `any`: one of the rows.
 template <int kThreads, typename TileType, typename T, typename RowAt>
 PAGODA_GPU void load_rows_at(const TileType& tile, bool aligned, const T* any, int64_t column,
                              int64_t columns, const RowAt& row_at) {

@@ -1,15 +1,20 @@
 // pagoda plan [run.toml] [--model.path DIR] [--machine FILE | --cluster FILE] [--search] [--json]
-//             [--tokens N] [--html FILE]
+//             [--tokens N] [--html FILE] [--routing FILE]
 #include <CLI/CLI.hpp>
+#include <optional>
 
+#include "base/bytes.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/output_file.h"
+#include "base/si_units.h"
 #include "base/terminal_text.h"
 #include "cli/plan/plan_page.h"
 #include "cli/plan/plan_report.h"
 #include "cli/plan/search_report.h"
 #include "cli/run_command.h"
 #include "cli/sheet_file.h"
+#include "plan/machine/work_cost.h"
 #include "plan/search/cluster_changes.h"
 #include "preview/layout_choice.h"
 #include "preview/this_machine.h"
@@ -39,6 +44,11 @@ class PlanCommand : public RunCommand {
                    "list settings of the run on the machine, or all strategies to train on several "
                    "devices, best first");
     app().add_option("--html", html_, "file for a page that shows one step")->type_name("FILE");
+    app()
+        .add_option("--routing", routing_,
+                    "what train.trace_routing recorded of this run: say what other homes of "
+                    "experts and another order of all-to-alls would bring")
+        ->type_name("FILE");
     app().add_flag("--json", json_, "print one JSON object");
     add_run_flags([](const Option&) { return true; });
   }
@@ -52,14 +62,19 @@ class PlanCommand : public RunCommand {
   Status plan_machine(const ModelSizes& model);
   Status search_machine(const ModelSizes& model);
   Status search_cluster(const ModelSizes& model);
-  Result<RanksForecast> plan_ranks(const ModelSizes& model, const ClusterSheet& where);
+  Status read_trace();
+  Result<std::vector<RunConfig>> configs_of_ranks(const ModelSizes& model,
+                                                  const ClusterSheet& where);
+  Result<RoutedForecast> plan_routing(const ModelSizes& model, std::vector<PlannedRun> runs,
+                                      const ClusterSheet& where) const;
   ClusterDemand demand() const {
     return {config_.data.sequence_len, config_.train.tokens_per_step / config_.data.sequence_len};
   }
   // What was found; kDoesNotFit where nothing was.
   Status print(const SearchReport& report) const;
 
-  std::string machine_, cluster_, html_;
+  std::string machine_, cluster_, html_, routing_;
+  std::optional<RoutingTrace> trace_;  // the file that routing_ names
   int64_t tokens_ = 0;
   int64_t gpus_ = 0;  // GPUs of a machine elsewhere to plan for, as the run file names; 0: all
   bool json_ = false, search_ = false;
@@ -89,12 +104,29 @@ Status PlanCommand::read() {
                   "--html: shows a step of the run as it is, or with --cluster of "
                   "the best strategy; leave out --search");
   }
+  if (!routing_.empty() && search_ && cluster_.empty()) {
+    return Status(Exit::kUsage,
+                  "--routing: is of the run as it is, or with --cluster of the one that a process "
+                  "on each node makes; leave out --search");
+  }
+  if (!routing_.empty()) RETURN_IF_ERROR(read_trace());
   const bool elsewhere = !machine_.empty() || !cluster_.empty();
   auto devices = parse_devices(config_.train.devices);
   if (elsewhere && devices.ok() && names_gpus(*devices)) gpus_ = std::ssize(*devices);
   // On a cluster microbatches are the search's, rows each.
   if (!cluster_.empty()) config_.train.micro_batch_tokens = config_.data.sequence_len;
   return elsewhere ? config_.validate_for_planning() : config_.validate();
+}
+
+Status PlanCommand::read_trace() {
+  constexpr int64_t kMostBytes = kGiB;
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(routing_, Links::kFollow, kMostBytes));
+  auto trace = parse_routing_trace(text);
+  if (!trace.ok()) {
+    return Status(trace.status().code(), printable(routing_) + ": " + trace.status().message());
+  }
+  trace_ = trace.take();
+  return Status();
 }
 
 Result<MachineSheet> PlanCommand::sheet() const {
@@ -148,8 +180,9 @@ Status PlanCommand::search_machine(const ModelSizes& model) {
   return print(report);
 }
 
-// The run as a process on each node makes it.
-Result<RanksForecast> PlanCommand::plan_ranks(const ModelSizes& model, const ClusterSheet& where) {
+// Returns [rank] the settings of the run as a process on each node makes it.
+Result<std::vector<RunConfig>> PlanCommand::configs_of_ranks(const ModelSizes& model,
+                                                             const ClusterSheet& where) {
   std::vector<RunConfig> configs;
   int64_t microbatch = 0;
   for (size_t r = 0; r < where.nodes.size(); ++r) {
@@ -165,7 +198,18 @@ Result<RanksForecast> PlanCommand::plan_ranks(const ModelSizes& model, const Clu
   for (RunConfig& config : configs) {
     if (config.train.micro_batch_tokens == 0) config.train.micro_batch_tokens = microbatch;
   }
-  return forecast_ranks(model, configs, where, kCoarsePlan);
+  return configs;
+}
+
+Result<RoutedForecast> PlanCommand::plan_routing(const ModelSizes& model,
+                                                 std::vector<PlannedRun> runs,
+                                                 const ClusterSheet& where) const {
+  std::vector<PlannedRank> ranks;
+  for (size_t r = 0; r < runs.size(); ++r) ranks.push_back({std::move(runs[r]), &where.nodes[r]});
+  const ClusterSheet::Network& network = where.network;
+  return forecast_routed(model, std::move(ranks),
+                         {WorkClock::link(network.gb_s, network.latency_us), network.gb_s * kGiga},
+                         *trace_);
 }
 
 Status PlanCommand::search_cluster(const ModelSizes& model) {
@@ -176,11 +220,17 @@ Status PlanCommand::search_cluster(const ModelSizes& model) {
   if (strategies.ok()) report.strategies = strategies.take();
   if (!strategies.ok() && strategies.status().code() != Exit::kDoesNotFit)
     return strategies.status();
-  auto ranks = plan_ranks(model, where);
+  auto configs = configs_of_ranks(model, where);
+  auto ranks = configs.ok() ? forecast_ranks(model, *configs, where, kCoarsePlan)
+                            : Result<RanksForecast>(configs.status());
   if (ranks.ok()) {
     report.ranks = ranks.take();
   } else {
     report.no_ranks = ranks.status().message();
+  }
+  if (report.ranks && trace_) {
+    ASSIGN_OR_RETURN(std::vector<PlannedRun> runs, planned_ranks(model, *configs, where));
+    ASSIGN_OR_RETURN(report.routed, plan_routing(model, std::move(runs), where));
   }
   if (report.strategies.empty()) {
     report.fit_with = cluster_fits_with(model.shape, where, demand());
@@ -217,6 +267,11 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
     report.advice = advise(model, config_, machine, many ? kSearchPlan : kCoarsePlan);
   } else {
     report.fitting = fitting_changes(model, config_, machine);
+  }
+  if (trace_ && report.plan.step) {
+    std::vector<PlannedRun> alone(1);
+    ASSIGN_OR_RETURN(alone[0], planned_run(model, config_, machine));
+    ASSIGN_OR_RETURN(report.routed, plan_routing(model, std::move(alone), one_node(machine)));
   }
   if (!html_.empty() && report.plan.step) {
     RETURN_IF_ERROR(write_output(html_, plan_page(report)));

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/bytes.h"
+#include "cli/plan/routing_report.h"
 #include "model/json.h"
 #include "report/traffic_report.h"
 
@@ -283,7 +284,7 @@ std::string PlanReport::text() const {
   std::string text = model_text(*this) + run_text(*this) + needs_text(*this);
   if (!plan.step) return text + changes_text(*this);
   return text + memory_text(*this) + devices_text(*this) + step_text(*this) + drive_text(*this) +
-         tokens_text(*this) + changes_text(*this);
+         tokens_text(*this) + (routed ? routing_text(*routed) : "") + changes_text(*this);
 }
 
 std::string PlanReport::json() const {
@@ -307,6 +308,7 @@ std::string PlanReport::json() const {
   for (const PlanChange& change : fitting) json["fits_with"].push_back(change.text);
   if (!plan.step) return json.dump();
   json["step"] = step_json(*this);
+  if (routed) json["routing"] = routing_json(*routed);
   if (plan.written_bytes() > 0 && sheet.disk.tbw > 0)
     json["drive_life_tokens"] = life_tokens(*this);
   if (total_tokens > 0) {

@@ -1,10 +1,12 @@
 // The report of `pagoda plan` on a run on a machine: for people, and the same as one JSON object.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "preview/plan_changes.h"
+#include "preview/routed_forecast.h"
 
 namespace pagoda {
 
@@ -16,6 +18,7 @@ struct PlanReport {
   int64_t total_tokens = 0;  // --tokens; 0: not given
   PlanAdvice advice;
   std::vector<PlanChange> fitting;
+  std::optional<RoutedForecast> routed = {};  // --routing
 
   std::string text() const;  // ends in a newline
   std::string json() const;

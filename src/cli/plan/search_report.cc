@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "cli/plan/plan_report.h"
+#include "cli/plan/routing_report.h"
 #include "model/json.h"
 #include "offload/page_file.h"
 #include "report/traffic_report.h"
@@ -181,6 +182,7 @@ std::string SearchReport::text() const {
       strf("run       %s tokens a step\n", grouped_digits(tokens).c_str());
   if (settings.tried > 0) text += settings_text(*this);
   text += ranks_text(*this);
+  if (routed) text += routing_text(*routed);
   if (!strategies.empty()) text += strategies_text(*this);
   if (strategies.empty() && ranks)
     text += "found     no strategy without pages on disk: " + why + "\n";
@@ -204,6 +206,7 @@ std::string SearchReport::json() const {
     json["strategies"].push_back(strategy_json(strategies[i], tokens));
   }
   if (ranks) json["as_train"] = ranks_json(*ranks);
+  if (routed) json["as_train"]["routing"] = routing_json(*routed);
   if (!no_ranks.empty()) json["as_train"] = {{"why", no_ranks}};
   if (!timeline.lanes.empty()) json["best_strategy"] = best_strategy().json();
   for (const ClusterChange& change : fit_with) {

@@ -8,6 +8,7 @@
 
 #include "cli/plan/strategy_report.h"
 #include "plan/search/cluster_changes.h"
+#include "preview/routed_forecast.h"
 #include "preview/run_forecast.h"
 #include "preview/settings_search.h"
 
@@ -28,6 +29,7 @@ struct SearchReport {
   // For a cluster: the run that a process on each node makes, or why there is none.
   std::optional<RanksForecast> ranks = {};
   std::string no_ranks = {};
+  std::optional<RoutedForecast> routed = {};  // the same run's: --routing
 
   // REQUIRES: strategies, and the timeline of the first.
   StrategyReport best_strategy() const {

@@ -1,7 +1,7 @@
 // Moves experts between the devices of an expert-parallel group, so that routing which favours some
 // experts loads all devices evenly (Piper, section VI). It finds swaps by hill-climbing and counts
-// what they cost. A swap keeps the number of experts of each device. Planned only: it is tested,
-// and neither a run nor `pagoda plan` uses it yet. Pure.
+// what they cost. A swap keeps the number of experts of each device. `pagoda plan --routing` says
+// what that would bring; no run moves homes yet. Pure.
 //
 // Algorithm 2 swaps between the fullest device and the emptiest, taking each time the pair of
 // experts that brings their loads closest, while that helps. Taking the best swap of the fullest

@@ -11,7 +11,7 @@ namespace pagoda {
 namespace {
 
 Status check_routing(const LayerRouting& routing, const ExpertDevices& device_of_expert,
-                     int32_t devices) {
+                     int32_t devices, std::span<const int32_t> attends) {
   RETURN_IF_ERROR(check_integer("the number of devices", devices));
   RETURN_IF_ERROR(
       check_integer("the number of microbatches", static_cast<int64_t>(routing.size())));
@@ -19,6 +19,10 @@ Status check_routing(const LayerRouting& routing, const ExpertDevices& device_of
       check_integer("the number of experts", static_cast<int64_t>(device_of_expert.size())));
   for (const int32_t device : device_of_expert) {
     RETURN_IF_ERROR(check_integer("the device of an expert", device, 0, devices - 1));
+  }
+  if (!attends.empty()) {
+    RETURN_IF_ERROR(check_count("the devices of microbatches", attends.size(), routing.size()));
+    RETURN_IF_ERROR(check_indices("the devices of microbatches", attends, devices));
   }
   // The count of all rows times all devices must not overflow.
   const auto most = std::numeric_limits<int64_t>::max() / devices /
@@ -32,12 +36,25 @@ Status check_routing(const LayerRouting& routing, const ExpertDevices& device_of
   return Status();
 }
 
+SquareMatrix<double> attended_traffic(const LayerRouting& routing,
+                                      const ExpertDevices& device_of_expert, int32_t devices,
+                                      std::span<const int32_t> attends) {
+  SquareMatrix<double> traffic(devices);
+  for (size_t b = 0; b < routing.size(); ++b) {
+    for (size_t e = 0; e < device_of_expert.size(); ++e) {
+      traffic.at(attends[b], device_of_expert[e]) += static_cast<double>(routing[b][e]);
+    }
+  }
+  return traffic;
+}
+
 }  // namespace
 
 Result<SquareMatrix<double>> routed_traffic(const LayerRouting& routing,
-                                            const ExpertDevices& device_of_expert,
-                                            int32_t devices) {
-  RETURN_IF_ERROR(check_routing(routing, device_of_expert, devices));
+                                            const ExpertDevices& device_of_expert, int32_t devices,
+                                            std::span<const int32_t> attends) {
+  RETURN_IF_ERROR(check_routing(routing, device_of_expert, devices, attends));
+  if (!attends.empty()) return attended_traffic(routing, device_of_expert, devices, attends);
   const auto rows_of = [](const std::vector<int64_t>& tokens) {
     return std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
   };

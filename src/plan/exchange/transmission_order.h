@@ -1,7 +1,7 @@
 // The order of an all-to-all's transmissions that takes the least time (Aurora section 4.2 and
 // appendix A): rounds, in each of which every device sends to one device at most and receives from
 // one at most, so that nobody waits for a receiver. A transmission may be divided over several
-// rounds (preemption). Planned only: it is tested, and neither a run nor `pagoda plan` uses it yet.
+// rounds (preemption). `pagoda plan --routing` says what it would save; no run uses it yet.
 //
 // The matrix is filled up with idle time until all rows and columns have the same sum. Such a
 // matrix has a perfect matching of its positive entries, which is a round as long as its smallest

@@ -194,7 +194,9 @@ class TimedStep {
               gathers(of.shape, *of.pages, classes) ? SteadyRun::Tokens::kGathered
                                                     : SteadyRun::Tokens::kEven,
               &forecast),
-          replay(&*of.pages, all_on_disk(of.shape, *of.pages, classes)) {}
+          replay(&*of.pages, all_on_disk(of.shape, *of.pages, classes)) {
+      if (of.run.routing != nullptr) run.set_routing(*of.run.routing);
+    }
 
     StepPlan plan;
     std::vector<SlotClass> classes;
@@ -385,7 +387,7 @@ Result<StepForecast> forecast_step(std::span<const PlannedRank> planned, const C
   }
   StepForecast forecast;
   const PlannedRun& run = planned.front().run;
-  forecast.coarseness = fitting_coarseness(ranks, limits);
+  if (run.routing == nullptr) forecast.coarseness = fitting_coarseness(ranks, limits);
   for (RankPlan& rank : ranks) rank.coarsen(forecast.coarseness);
   RETURN_IF_ERROR(divide(ranks, limits.quick));
   for (const RankPlan& rank : ranks) forecast.ranks.push_back(rank.forecast());

@@ -30,6 +30,9 @@ struct PlannedRun {
   int64_t kept_layer_bytes = 0;  // what one layer can save for its backward; 0: no layer does
   // CPU devices, of all ranks; empty: one that takes all cores, or GPUs.
   std::vector<DeviceSetup> devices = {};
+  // The routing of each step, not owned; the run is then planned in pieces of its own size.
+  // nullptr: every expert gets as many tokens.
+  const Routing* routing = nullptr;
 };
 struct PlannedRank {
   PlannedRun run;

@@ -31,6 +31,8 @@ class SteadyRun {
   // Without a `forecast` (nullptr) nothing is uploaded on a guess.
   SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* forecast = nullptr);
 
+  // Takes this routing in every step, in place of an even one.
+  void set_routing(const Routing& routing) { routing_ = routing; }
   // Pins this share of each layer's experts to devices from the next step on (plan/step/pinning.h).
   // `classes`: the slots of plan_memory.
   void pin(const std::vector<SlotClass>& classes, double share);

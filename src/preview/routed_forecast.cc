@@ -1,0 +1,277 @@
+#include "preview/routed_forecast.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "plan/exchange/expert_migration.h"
+#include "plan/exchange/routed_traffic.h"
+#include "plan/exchange/sending_order.h"
+#include "plan/exchange/traffic.h"
+#include "plan/exchange/transmission_order.h"
+#include "plan/step/expert_seats.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kMostTried = 2;  // steps that are simulated, for each choice of homes
+
+Status refuse(const std::string& what) { return Status(Exit::kUsage, "--routing: " + what); }
+
+Status check_trace(const RunShape& shape, const RoutingTrace& trace) {
+  const RoutedShape run = routed_shape(shape);
+  const RoutedShape& of = trace.shape;
+  if (of.num_experts != run.num_experts || of.experts_per_token != run.experts_per_token ||
+      of.is_moe != run.is_moe) {
+    return refuse(
+        strf("it is of another model, with %zu layers, %lld experts and top %lld, which "
+             "the run's model has not all; name that run's model",
+             of.is_moe.size(), (long long)of.num_experts, (long long)of.experts_per_token));
+  }
+  if (of.microbatches != run.microbatches) {
+    return refuse(
+        strf("its steps have %lld microbatches and the run's %lld; plan the run that was "
+             "recorded",
+             (long long)of.microbatches, (long long)run.microbatches));
+  }
+  if (shape.devices == 1) {
+    return refuse(
+        "the run has one device, where all experts are; name several in train.devices, "
+        "or ranks with --cluster");
+  }
+  if (shape.zebra) return refuse("zebra chooses homes itself; plan the layout of experts");
+  if (trace.steps.empty()) {
+    return Status(Exit::kBadData, "--routing: it has no whole step; record at least one");
+  }
+  const int64_t most = shape.microbatch_tokens * shape.experts_per_token;
+  for (const RoutedStep& step : trace.steps) {
+    for (const auto& layers : step.routing) {
+      for (const std::vector<int64_t>& tokens : layers) {
+        if (std::accumulate(tokens.begin(), tokens.end(), int64_t{0}) <= most) continue;
+        return refuse(
+            strf("in step %lld a microbatch has more than the run's %lld tokens; plan the "
+                 "run that was recorded",
+                 (long long)step.step, (long long)shape.microbatch_tokens));
+      }
+    }
+  }
+  return Status();
+}
+
+// [layer][expert] the device; empty for a layer without experts.
+using Homes = std::vector<std::vector<int>>;
+
+Homes homes_of(const RunShape& shape) {
+  Homes homes(static_cast<size_t>(shape.num_layers));
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
+      homes[static_cast<size_t>(l)].push_back(shape.records[shape.expert(l, e)].device);
+    }
+  }
+  return homes;
+}
+
+void move_to(const Homes& homes, RunShape& shape) {
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    const std::vector<int>& of_layer = homes[static_cast<size_t>(l)];
+    for (size_t e = 0; e < of_layer.size(); ++e) {
+      shape.records[shape.expert(l, static_cast<int64_t>(e))].device = of_layer[e];
+    }
+  }
+}
+
+class RoutedRun {
+ public:
+  RoutedRun(const ModelSizes& model, std::vector<PlannedRank> ranks, const RoutedLink& link,
+            const RoutingTrace& trace)
+      : model_(model), ranks_(std::move(ranks)), link_(link), trace_(trace) {
+    const std::vector<DeviceSetup>& devices = ranks_.front().run.devices;
+    speeds_.assign(static_cast<size_t>(shape().devices), 1);
+    for (size_t d = 0; d < devices.size(); ++d) speeds_[d] = devices[d].expert_speed();
+  }
+
+  Result<RoutedForecast> forecast();
+
+ private:
+  const RunShape& shape() const { return ranks_.front().run.shape; }
+  std::vector<int64_t> rows(const RoutedStep& step, size_t layer) const {
+    return tokens_per_expert(layer_routing(step.routing, static_cast<int64_t>(layer)));
+  }
+  std::vector<int64_t> learnt_rows(size_t layer) const;
+  Result<Homes> by_swaps(SwapPartner partner) const;
+  Homes longest_first() const;
+  Status add(const std::string& name, const Homes& homes);
+  double imbalance(const Homes& homes, const RoutedStep& step) const;
+  Status count_moves(const Homes& homes, RoutedHomes& to) const;
+  Status time_exchanges(const RoutedStep& step);
+
+  const ModelSizes& model_;
+  std::vector<PlannedRank> ranks_;
+  const RoutedLink link_;
+  const RoutingTrace& trace_;
+  std::vector<double> speeds_;  // [device]
+  std::vector<const RoutedStep*> tried_;
+  RoutedForecast forecast_;
+};
+
+// The rows of all steps that homes follow from.
+std::vector<int64_t> RoutedRun::learnt_rows(size_t layer) const {
+  std::vector<int64_t> sum(static_cast<size_t>(shape().num_experts), 0);
+  for (int64_t i = 0; i < forecast_.learnt_steps; ++i) {
+    const std::vector<int64_t> of_step = rows(trace_.steps[static_cast<size_t>(i)], layer);
+    for (size_t e = 0; e < sum.size(); ++e) sum[e] += of_step[e];
+  }
+  return sum;
+}
+
+Result<Homes> RoutedRun::by_swaps(SwapPartner partner) const {
+  Homes homes = homes_of(shape());
+  for (size_t l = 0; l < homes.size(); ++l) {
+    if (homes[l].empty()) continue;
+    const ExpertDevices own(homes[l].begin(), homes[l].end());
+    ASSIGN_OR_RETURN(const Migration moved,
+                     balance_by_swaps(learnt_rows(l), own, shape().devices, partner));
+    homes[l].assign(moved.device_of_expert.begin(), moved.device_of_expert.end());
+  }
+  return homes;
+}
+
+Homes RoutedRun::longest_first() const {
+  Homes homes = homes_of(shape());
+  for (size_t l = 0; l < homes.size(); ++l) {
+    if (!homes[l].empty()) homes[l] = place_balanced(learnt_rows(l), speeds_);
+  }
+  return homes;
+}
+
+double RoutedRun::imbalance(const Homes& homes, const RoutedStep& step) const {
+  const double speed = std::accumulate(speeds_.begin(), speeds_.end(), 0.0);
+  double sum = 0;
+  int64_t layers = 0;
+  for (size_t l = 0; l < homes.size(); ++l) {
+    if (homes[l].empty()) continue;
+    const std::vector<int64_t> of_layer = rows(step, l);
+    const int64_t all = std::accumulate(of_layer.begin(), of_layer.end(), int64_t{0});
+    const double end = busiest_device(of_layer, homes[l], speeds_);
+    sum += all == 0 ? 1 : end * speed / static_cast<double>(all);
+    ++layers;
+  }
+  return layers == 0 ? 1 : sum / static_cast<double>(layers);
+}
+
+Status RoutedRun::count_moves(const Homes& homes, RoutedHomes& to) const {
+  const Homes own = homes_of(shape());
+  for (size_t l = 0; l < homes.size(); ++l) {
+    ExpertDevices before, after;
+    for (size_t e = 0; e < homes[l].size(); ++e) {
+      to.moved_experts += homes[l][e] != own[l][e];
+      before.push_back(shape().rank_of(own[l][e]));
+      after.push_back(shape().rank_of(homes[l][e]));
+    }
+    if (shape().ranks() == 1 || before.empty()) continue;
+    const RecordShape& expert = shape().records[shape().expert(static_cast<int64_t>(l), 0)];
+    const int64_t bytes = expert.num_elements * shape().dtype_bytes + expert.state_bytes;
+    ASSIGN_OR_RETURN(const MigrationCost cost,
+                     migration_cost(before, after, shape().ranks(), bytes, link_.bytes_per_s));
+    to.move_s += cost.seconds;
+  }
+  return Status();
+}
+
+Status RoutedRun::add(const std::string& name, const Homes& homes) {
+  RoutedHomes& added = forecast_.homes.emplace_back();
+  added.name = name;
+  RETURN_IF_ERROR(count_moves(homes, added));
+  std::vector<PlannedRank> moved = ranks_;
+  for (PlannedRank& rank : moved) move_to(homes, rank.run.shape);
+  const auto steps = static_cast<double>(tried_.size());
+  for (const RoutedStep* step : tried_) {
+    for (PlannedRank& rank : moved) rank.run.routing = &step->routing;
+    ASSIGN_OR_RETURN(const StepForecast timed,
+                     forecast_step(moved, link_.network, model_.shape, kFinePlan));
+    added.step_s += timed.step_s() / steps;
+    added.imbalance += imbalance(homes, *step) / steps;
+  }
+  return Status();
+}
+
+// The four all-to-alls of each layer: rows to the experts and back, in both phases.
+Status RoutedRun::time_exchanges(const RoutedStep& step) {
+  const bool by_rank = shape().ranks() > 1;
+  const int ends = by_rank ? shape().ranks() : shape().devices;
+  const auto end_of = [&](int device) { return by_rank ? shape().rank_of(device) : device; };
+  std::vector<int32_t> attends;
+  for (int64_t b = 0; b < shape().microbatches; ++b)
+    attends.push_back(end_of(shape().attending(b)));
+  const std::vector<double> rates(static_cast<size_t>(ends), link_.bytes_per_s);
+  SendingOrder in_order(static_cast<size_t>(ends), std::vector<int>(static_cast<size_t>(ends)));
+  for (std::vector<int>& receivers : in_order) std::iota(receivers.begin(), receivers.end(), 0);
+  const auto row = static_cast<double>(shape().hidden_size * shape().dtype_bytes);
+  const double there[] = {row, 2 * row + 4}, back[] = {row, row + 4};  // bytes of a row, by phase
+  const Homes homes = homes_of(shape());
+  RoutedExchange& times = forecast_.exchange;
+  const auto steps = static_cast<double>(tried_.size());
+  for (size_t l = 0; l < homes.size(); ++l) {
+    if (homes[l].empty()) continue;
+    ExpertDevices at;
+    for (const int device : homes[l]) at.push_back(end_of(device));
+    ASSIGN_OR_RETURN(
+        const SquareMatrix<double> rows,
+        routed_traffic(layer_routing(step.routing, static_cast<int64_t>(l)), at, ends, attends));
+    for (const auto& [of_row, way] : {std::pair(there, rows), std::pair(back, reversed(rows))}) {
+      for (int phase = 0; phase < (shape().training ? 2 : 1); ++phase) {
+        SquareMatrix<double> bytes(ends);
+        for (int i = 0; i < ends; ++i) {
+          for (int j = 0; j < ends; ++j) bytes.at(i, j) = i == j ? 0 : way.at(i, j) * of_row[phase];
+        }
+        ASSIGN_OR_RETURN(const double flat, queued_seconds(bytes, rates, in_order));
+        ASSIGN_OR_RETURN(const double shortest,
+                         queued_seconds(bytes, rates, shortest_first(bytes)));
+        ASSIGN_OR_RETURN(const SquareMatrix<double> seconds, link_seconds(bytes, rates));
+        ASSIGN_OR_RETURN(const auto rounds, transmission_order(seconds));
+        times.in_order_s += flat / steps;
+        times.shortest_first_s += shortest / steps;
+        times.rounds_s += order_duration(rounds) / steps;
+        times.rounds += std::ssize(rounds);
+      }
+    }
+  }
+  return Status();
+}
+
+Result<RoutedForecast> RoutedRun::forecast() {
+  forecast_.recorded_steps = std::ssize(trace_.steps);
+  forecast_.learnt_steps = std::max<int64_t>(1, forecast_.recorded_steps / 2);
+  forecast_.seats_by_step = !shape().seat_speeds.empty();
+  // The last ones, which homes do not follow from, unless there is only one.
+  const int64_t others = std::max<int64_t>(1, forecast_.recorded_steps - forecast_.learnt_steps);
+  for (int64_t i = std::min(kMostTried, others); i > 0; --i) {
+    tried_.push_back(&trace_.steps[static_cast<size_t>(forecast_.recorded_steps - i)]);
+    forecast_.tried_steps.push_back(tried_.back()->step);
+  }
+  RETURN_IF_ERROR(add("as the run has them", homes_of(shape())));
+  ASSIGN_OR_RETURN(const Homes emptiest, by_swaps(SwapPartner::kEmptiest));
+  RETURN_IF_ERROR(add("swaps with the emptiest device", emptiest));
+  ASSIGN_OR_RETURN(const Homes any, by_swaps(SwapPartner::kAnyTwice));
+  RETURN_IF_ERROR(add("swaps with any device", any));
+  RETURN_IF_ERROR(add("longest first", longest_first()));
+  for (const RoutedStep* step : tried_) RETURN_IF_ERROR(time_exchanges(*step));
+  forecast_.exchange.rounds /= std::ssize(tried_);
+  return std::move(forecast_);
+}
+
+}  // namespace
+
+int64_t RoutedForecast::pays_after(const RoutedHomes& to) const {
+  const double gain_s = homes.front().step_s - to.step_s;
+  if (gain_s <= 0) return -1;
+  return static_cast<int64_t>(std::ceil(to.move_s / gain_s));
+}
+
+Result<RoutedForecast> forecast_routed(const ModelSizes& model, std::vector<PlannedRank> ranks,
+                                       const RoutedLink& link, const RoutingTrace& trace) {
+  RETURN_IF_ERROR(check_trace(ranks.front().run.shape, trace));
+  return RoutedRun(model, std::move(ranks), link, trace).forecast();
+}
+
+}  // namespace pagoda

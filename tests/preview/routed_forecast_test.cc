@@ -1,0 +1,178 @@
+// Homes and all-to-alls of recorded routing, on traces small enough to count by hand.
+#include "preview/routed_forecast.h"
+
+#include <gtest/gtest.h>
+
+#include "cli/sheet_file.h"
+#include "preview/run_forecast.h"
+#include "tests/testing/tiny_run.h"
+
+namespace pagoda {
+namespace {
+
+constexpr double kRate = 1e9;  // bytes a second of a link
+
+MachineSheet two_cores() {
+  return read_machine_sheet(std::string(PAGODA_GOLDEN_DIR) +
+                            "/../../configs/machines/cpu-2-cores.toml")
+      .take();
+}
+
+// One layer, rows of 32 bf16, a microbatch of 16 tokens on each device.
+struct Recorded {
+  Recorded(int64_t devices, int64_t experts) : run(DType::kBF16, model_config(experts).c_str()) {
+    RunConfig& config = run.config();
+    config.data.sequence_len = config.train.micro_batch_tokens = 16;
+    config.train.tokens_per_step = devices * 16;
+    config.train.shards = devices;
+    config.train.devices = {strf("cpu*%lld", (long long)devices)};
+    config.parallel.place = PlaceKind::kHome;
+    trace.shape = {experts, 2, devices, {1}};
+  }
+  static std::string model_config(int64_t experts) {
+    return tiny_with(strf(R"({"num_experts": %lld, "num_hidden_layers": 1, "mlp_only_layers": []})",
+                          (long long)experts)
+                         .c_str());
+  }
+  // tokens: [microbatch][expert]
+  void add(int64_t step, const LayerRouting& tokens) {
+    RoutedStep& added = trace.steps.emplace_back();
+    added.step = step;
+    for (const std::vector<int64_t>& of_microbatch : tokens) {
+      added.routing.push_back({of_microbatch});
+    }
+  }
+  Result<RoutedForecast> forecast() {
+    model = read_model_sizes(run.config().model.path).take();
+    PlannedRun planned = planned_run(model, run.config(), sheet).take();
+    return forecast_routed(model, {{std::move(planned), &sheet}}, {Cost(), kRate}, trace);
+  }
+
+  TinyRun run;
+  RoutingTrace trace;
+  MachineSheet sheet = two_cores();
+  ModelSizes model;
+};
+
+// Experts 0 and 2 are at home on device 0, with 12 and 4 rows, and those of device 1 have none: it
+// has twice the mean. A swap of 2 for 1 or 3 leaves 12 and 4, half above the mean, and no homes do
+// better.
+TEST(RoutedForecast, HomesAreThoseCountedByHand) {
+  Recorded recorded(2, 4);
+  recorded.add(3, {{6, 0, 2, 0}, {6, 0, 2, 0}});
+  auto routed = recorded.forecast();
+  ASSERT_TRUE(routed.ok()) << routed.status().message();
+  EXPECT_EQ(routed->recorded_steps, 1);
+  EXPECT_EQ(routed->learnt_steps, 1);
+  EXPECT_EQ(routed->tried_steps, std::vector<int64_t>{3});
+  EXPECT_FALSE(routed->seats_by_step);
+  ASSERT_EQ(routed->homes.size(), 4u);
+  const double imbalance[] = {2, 1.5, 1.5, 1.5};
+  // A swap moves two. The longest go 12 to device 0 and 4 to device 1, where 1 and 3 are already.
+  const int64_t moved[] = {0, 2, 2, 1};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(routed->homes[i].imbalance, imbalance[i]) << i;
+    EXPECT_EQ(routed->homes[i].moved_experts, moved[i]) << i;
+    EXPECT_EQ(routed->homes[i].move_s, 0) << i;  // one page file has them all
+    EXPECT_GT(routed->homes[i].step_s, 0) << i;
+  }
+  EXPECT_LT(routed->homes[1].step_s, routed->homes[0].step_s);
+  EXPECT_EQ(routed->pays_after(routed->homes[1]), 0);
+  EXPECT_EQ(routed->pays_after(routed->homes[0]), -1);
+  // 8 rows go from device 1 to device 0 and back: of 64 bytes each way forward; of two rows and a
+  // weight, and of a row and a weight's gradient, backward.
+  const double bytes = 8 * (64 + 64 + (128 + 4) + (64 + 4));
+  EXPECT_DOUBLE_EQ(routed->exchange.in_order_s, bytes / kRate);
+  EXPECT_DOUBLE_EQ(routed->exchange.shortest_first_s, bytes / kRate);
+  EXPECT_NEAR(routed->exchange.rounds_s, bytes / kRate, 1e-9 * bytes / kRate);
+  EXPECT_EQ(routed->exchange.rounds, 4);
+}
+
+// Homes follow from the first half of the steps alone. There expert 0 is hot, and in the others,
+// which are tried, expert 1 is: device 1 has three quarters of the rows of these before, and all of
+// them when the homes of expert 0's neighbour have moved beside it.
+TEST(RoutedForecast, HomesFollowFromStepsThatAreNotTried) {
+  Recorded recorded(2, 4);
+  for (const int64_t step : {1, 2}) recorded.add(step, {{6, 0, 2, 0}, {6, 0, 2, 0}});
+  for (const int64_t step : {3, 4}) recorded.add(step, {{0, 6, 2, 0}, {0, 6, 2, 0}});
+  auto routed = recorded.forecast();
+  ASSERT_TRUE(routed.ok()) << routed.status().message();
+  EXPECT_EQ(routed->learnt_steps, 2);
+  EXPECT_EQ(routed->tried_steps, (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(routed->homes[0].imbalance, 1.5);  // 4 and 12 rows
+  EXPECT_EQ(routed->homes[3].imbalance, 2);    // 1, 2 and 3 on device 1
+}
+
+// Each of three devices has two rows for each other one. In order both senders that can begin with
+// device 0 share it: three transmissions' time, where rounds take two.
+TEST(RoutedForecast, ExchangesAreThoseCountedByHand) {
+  Recorded recorded(3, 3);
+  recorded.add(1, {{2, 2, 2}, {2, 2, 2}, {2, 2, 2}});
+  auto routed = recorded.forecast();
+  ASSERT_TRUE(routed.ok()) << routed.status().message();
+  const double one = 2 * (64 + 64 + (128 + 4) + (64 + 4)) / kRate;
+  EXPECT_DOUBLE_EQ(routed->exchange.in_order_s, 3 * one);
+  EXPECT_DOUBLE_EQ(routed->exchange.shortest_first_s, 3 * one);
+  EXPECT_NEAR(routed->exchange.rounds_s, 2 * one, 1e-8 * one);
+  EXPECT_EQ(routed->exchange.rounds, 8);
+  for (const RoutedHomes& homes : routed->homes) {
+    EXPECT_EQ(homes.imbalance, 1) << homes.name;
+    EXPECT_EQ(homes.moved_experts, 0) << homes.name;
+  }
+}
+
+// Between ranks an expert's weights and states travel: one each way at once.
+TEST(RoutedForecast, MovesBetweenRanksTakeTheirTime) {
+  Recorded recorded(2, 4);
+  recorded.add(1, {{6, 0, 2, 0}, {6, 0, 2, 0}});
+  recorded.model = read_model_sizes(recorded.run.config().model.path).take();
+  RunConfig config = recorded.run.config();
+  config.train.devices = {"cpu"};
+  ClusterSheet cluster;
+  cluster.network.gb_s = 1;
+  cluster.nodes.assign(2, recorded.sheet);
+  const std::vector<RunConfig> configs(2, config);
+  std::vector<PlannedRank> ranks;
+  std::vector<PlannedRun> runs = planned_ranks(recorded.model, configs, cluster).take();
+  for (PlannedRun& run : runs) ranks.push_back({std::move(run), &recorded.sheet});
+  const RecordShape expert = ranks[0].run.shape.records[ranks[0].run.shape.expert(0, 0)];
+  EXPECT_EQ(expert.num_elements, 3 * 32 * 24);
+  auto routed = forecast_routed(recorded.model, ranks, {{0, 1 / kRate, 0}, kRate}, recorded.trace);
+  ASSERT_TRUE(routed.ok()) << routed.status().message();
+  const double bytes = static_cast<double>(expert.num_elements * 2 + expert.state_bytes);
+  EXPECT_EQ(routed->homes[1].moved_experts, 2);
+  EXPECT_DOUBLE_EQ(routed->homes[1].move_s, bytes / kRate);
+  EXPECT_DOUBLE_EQ(routed->homes[3].move_s, bytes / kRate);  // one leaves rank 0
+  const double gain_s = routed->homes[0].step_s - routed->homes[1].step_s;
+  ASSERT_GT(gain_s, 0);
+  const auto steps = static_cast<double>(routed->pays_after(routed->homes[1]));
+  EXPECT_GE(steps * gain_s, bytes / kRate);
+  EXPECT_LT((steps - 1) * gain_s, bytes / kRate);
+}
+
+TEST(RoutedForecast, RefusesTracesOfOtherRuns) {
+  const auto refused = [](Recorded& recorded, Exit code, const std::string& what) {
+    const Status status = recorded.forecast().status();
+    EXPECT_EQ(status.code(), code);
+    EXPECT_NE(status.message().find(what), std::string::npos) << status.message();
+  };
+  Recorded recorded(2, 4);
+  refused(recorded, Exit::kBadData, "no whole step");
+  recorded.add(1, {{6, 0, 2, 0}, {6, 0, 2, 0}});
+  recorded.trace.shape.num_experts = 8;
+  refused(recorded, Exit::kUsage, "another model");
+  recorded.trace.shape = {4, 2, 2, {1, 1}};
+  refused(recorded, Exit::kUsage, "another model");
+  recorded.trace.shape = {4, 2, 3, {1}};
+  refused(recorded, Exit::kUsage, "3 microbatches and the run's 2");
+  recorded.trace.shape = {4, 2, 2, {1}};
+  recorded.trace.steps[0].routing[1][0] = {33, 1, 0, 0};
+  refused(recorded, Exit::kUsage, "more than the run's 16 tokens");
+  recorded.trace.steps[0].routing[1][0] = {31, 1, 0, 0};
+  EXPECT_TRUE(recorded.forecast().ok());
+  recorded.run.config().train.devices = {"cpu"};
+  refused(recorded, Exit::kUsage, "one device");
+}
+
+}  // namespace
+}  // namespace pagoda
