@@ -123,8 +123,9 @@ std::string template_text(const std::string& directory, const Json& config) {
   return text.is_string() ? text.get<std::string>() : "";
 }
 
-Status add_bpe(const Json& root, const std::string& where, GgufEntries& entries) {
-  const std::string steps = steps_of(root.value("pre_tokenizer", Json()));
+Status add_bpe(const Json& root, bool merges, const std::string& where, GgufEntries& entries) {
+  // Where nothing is merged it does not matter how words are cut.
+  const std::string steps = merges ? steps_of(root.value("pre_tokenizer", Json())) : "[gpt-2]";
   const auto known = std::find_if(std::begin(kWords), std::end(kWords),
                                   [&](const Words& words) { return steps == words.steps; });
   if (known == std::end(kWords)) {
@@ -149,7 +150,7 @@ Status add_tokenizer_entries(const std::string& directory, int64_t vocab_size,
   const Json settings = config.ok() ? config.value() : Json();
   ASSIGN_OR_RETURN(const Tokens tokens, tokens_of(spec, vocab_size, where));
   if (spec.byte_level) {
-    RETURN_IF_ERROR(add_bpe(root, where, entries));
+    RETURN_IF_ERROR(add_bpe(root, !spec.model.merges.empty(), where, entries));
   } else {
     entries.add("tokenizer.ggml.model", "llama");
     entries.add("tokenizer.ggml.pre", "default");
