@@ -170,10 +170,16 @@ void configure(const Row& row, TinyRun& run) {
   config.memory.host = MemorySize::of_bytes(config.host_bytes() + row.more_host * kKiB);
 }
 
+SessionOptions options_of(const RunConfig& config, const HfFolder& folder) {
+  SessionOptions options = session_options(config);
+  CHECK(set_frozen(config, folder.config(), options).ok());
+  return options;
+}
+
 // Layers that a run keeps (train/saved_layers.h), and how many there are.
 std::pair<int64_t, int64_t> layers_kept(const RunConfig& config) {
   const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
-  const SessionOptions options = session_options(config);
+  const SessionOptions options = options_of(config, folder);
   const MemoryPlan memory = Session::plan(folder.config(), options).take();
   return {saved_layers(folder.config(), options, memory), folder.config().num_layers};
 }
@@ -241,7 +247,7 @@ struct Planned {
 
 Planned plan_of(const RunConfig& config) {
   const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
-  const SessionOptions options = session_options(config);
+  const SessionOptions options = options_of(config, folder);
   return {Session::plan(folder.config(), options).take(),
           PageTable(make_run_shape(model_shape(folder.config()), options))};
 }
@@ -283,7 +289,8 @@ struct LayerBufferRow {
 };
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
-  "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "decoder_sparse_step": 2})";
+  "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "decoder_sparse_step": 2,
+  "mlp_only_layers": []})";  // layer 1 has experts
 constexpr const char* kGlm = R"({"architectures": ["Glm4MoeForCausalLM"],
   "model_type": "glm4_moe", "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
   "routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "use_qk_norm": true,
