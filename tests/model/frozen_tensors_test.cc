@@ -18,7 +18,7 @@ TensorTable table_of(const std::string& golden) {
 
 std::set<std::string> frozen_names(const TensorTable& table,
                                    const std::vector<std::string>& patterns) {
-  const auto frozen = freeze_tensors(table, patterns);
+  auto frozen = freeze_tensors(table, patterns);
   CHECK(frozen.ok(), "%s", frozen.status().message().c_str());
   std::set<std::string> names;
   for (size_t t = 0; t < table.tensors.size(); ++t) {
@@ -59,7 +59,7 @@ TEST(FrozenTensors, NamesMayHaveStars) {
 
 TEST(FrozenTensors, StateEndsWithTheLastTensorThatTrains) {
   const TensorTable qwen = table_of("qwen3_moe_tiny");
-  const auto router = freeze_tensors(qwen, {"router"});
+  auto router = freeze_tensors(qwen, {"router"});
   ASSERT_TRUE(router.ok());
   EXPECT_EQ(router->elements, 2 * 8 * 32);
   for (int64_t r = 0; r < std::ssize(qwen.records); ++r) {
@@ -68,7 +68,7 @@ TEST(FrozenTensors, StateEndsWithTheLastTensorThatTrains) {
     EXPECT_EQ(router->trained(qwen, r), record.num_elements - (routes ? 8 * 32 : 0))
         << record.name();
   }
-  const auto keys = freeze_tensors(qwen, {"*.k_proj.weight", "experts"});
+  auto keys = freeze_tensors(qwen, {"*.k_proj.weight", "experts"});
   ASSERT_TRUE(keys.ok());
   for (int64_t r = 0; r < std::ssize(qwen.records); ++r) {
     const RecordSpec& record = qwen.records[static_cast<size_t>(r)];

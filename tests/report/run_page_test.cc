@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
