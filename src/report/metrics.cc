@@ -8,8 +8,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr int kDeepest = 16;  // the deepest nesting of objects and arrays
-
 const char* type_name(MetricsType type) {
   switch (type) {
     case MetricsType::kRun:
@@ -100,9 +98,8 @@ Result<std::unique_ptr<MetricsFile>> MetricsFile::open(const std::string& path, 
 // Notes the content of a line. Returns false if it is incomplete or of a step behind `last`.
 bool MetricsFile::note(std::string_view line, int64_t last) {
   if (!line.ends_with('\n')) return false;
-  // Nesting deeper than in any line of ours is left out: a hostile file must not take memory by it.
   const auto shallow = [](int depth, OrderedJson::parse_event_t, OrderedJson&) {
-    return depth < kDeepest;
+    return depth < kDeepestMetrics;
   };
   const OrderedJson object = OrderedJson::parse(line, shallow, /*allow_exceptions=*/false);
   const int64_t step = step_of(object);

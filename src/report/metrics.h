@@ -16,6 +16,10 @@
 
 namespace pagoda {
 
+// The deepest nesting of objects and arrays that is read. No line of ours has more, and a hostile
+// file must not take memory by it.
+inline constexpr int kDeepestMetrics = 16;
+
 enum class MetricsType : uint8_t { kRun, kStep, kEval, kSample, kCheckpoint, kWarn };
 
 // An object, already written as JSON.

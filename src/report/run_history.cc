@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "report/metrics.h"
 
 namespace pagoda {
 namespace {
@@ -14,7 +15,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMostBytes = int64_t{1} << 32;
-constexpr int kDeepest = 16;
 constexpr size_t kMostLayers = 4096;
 
 double number(const Json& object, const char* name) {
@@ -93,7 +93,9 @@ void note_step(const Json& object, int64_t at, RunHistory& history) {
 }
 
 void note_line(const std::string& line, RunHistory& history) {
-  const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth < kDeepest; };
+  const auto shallow = [](int depth, Json::parse_event_t, Json&) {
+    return depth < kDeepestMetrics;
+  };
   const Json object = Json::parse(line, shallow, /*allow_exceptions=*/false);
   if (!object.is_object()) return;
   const std::string type = text(object, "type");
