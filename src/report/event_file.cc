@@ -100,7 +100,9 @@ double EventFile::now() {
 Result<std::unique_ptr<EventFile>> EventFile::create(const std::string& folder, int64_t first_step,
                                                      Clock clock) {
   std::error_code error;
-  std::filesystem::create_directory(folder, error);
+  if (std::filesystem::create_directory(folder, error)) {
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
+  }
   if (!std::filesystem::is_directory(std::filesystem::symlink_status(folder, error))) {
     return Status(Exit::kCannotCreate,
                   printable(folder) + ": is no folder and cannot become one; event files need one");

@@ -93,8 +93,6 @@ class Chart {
       y_ = {y_.low - 0.5 * std::abs(y_.low) - 1e-9, y_.low + 0.5 * std::abs(y_.low) + 1e-9};
   }
 
-  bool empty() const { return !is_finite(x_.low) || !is_finite(y_.low); }
-
   std::string svg() const {
     std::string out = strf("<svg width=\"%.0f\" height=\"%.0f\" role=\"img\">\n",
                            kLeft + kWidth + 10, kTop + kHeight + kBelow);
@@ -152,10 +150,13 @@ std::string keys_of(const std::vector<Line>& lines) {
   return out + "</p>\n";
 }
 
-// Nothing where no line has a value.
-std::string chart(const std::string& title, const std::vector<Line>& lines) {
+// Lines without a value are left out, and the chart where none has one.
+std::string chart(const std::string& title, std::vector<Line> lines) {
+  std::erase_if(lines, [](const Line& line) {
+    return std::none_of(line.series.values.begin(), line.series.values.end(), is_finite);
+  });
+  if (lines.empty()) return "";
   const Chart drawn(lines);
-  if (drawn.empty()) return "";
   return "<h2>" + html_text(title) + "</h2>\n" + keys_of(lines) + drawn.svg();
 }
 
