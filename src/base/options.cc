@@ -204,10 +204,12 @@ std::string OptionTable::suggestion(const std::string& key) const {
     keys.push_back(option.key);
     names.push_back(option.key.substr(option.section.size() + 1));
   }
-  std::string near = nearest_word(key, keys);
+  // The same name in another section is nearer than any other word.
+  const std::string name = key.substr(key.rfind('.') + 1);
+  const bool is_name = std::find(names.begin(), names.end(), name) != names.end();
+  std::string near = is_name ? "" : nearest_word(key, keys);
   if (near.empty()) {
-    const std::string name = nearest_word(key.substr(key.rfind('.') + 1), names);
-    const auto found = std::find(names.begin(), names.end(), name);
+    const auto found = std::find(names.begin(), names.end(), nearest_word(name, names));
     if (found != names.end()) near = keys[found - names.begin()];
   }
   return near.empty() ? "" : ", did you mean \"" + near + "\"?";
