@@ -23,7 +23,7 @@ Status take_saved(RunConfig& config) {
 }
 
 // What the planner chooses for this machine.
-Result<int64_t> planned_tokens(const RunConfig& config, const MachineSheet& machine) {
+Result<int64_t> planned_tokens(const RunConfig& config, const MachineSheet& machine, int ranks) {
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
   RunConfig planned = config;
   const DeviceBudget budget = config.device_budget();
@@ -33,7 +33,7 @@ Result<int64_t> planned_tokens(const RunConfig& config, const MachineSheet& mach
   }
   planned.memory.device = MemorySizes(std::move(device));
   planned.memory.host = MemorySize::of_bytes(config.host_bytes());
-  return choose_micro_batch_tokens(model, planned, machine, kCoarsePlan);
+  return choose_micro_batch_tokens(model, planned, machine, ranks, kCoarsePlan);
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ Status choose_micro_batch(RunConfig& config, bool resume, RankGroup& ranks) {
   RETURN_IF_ERROR(ranks.agree(leads && takes_saved ? take_saved(config) : Status()));
   if (config.train.micro_batch_tokens == 0 && !takes_saved) {
     const MachineSheet machine = this_machine_sheet(config.gpus());
-    const auto mine = planned_tokens(config, machine);
+    const auto mine = planned_tokens(config, machine, ranks.size());
     RETURN_IF_ERROR(ranks.agree(mine.status()));
     ASSIGN_OR_RETURN(config.train.micro_batch_tokens, ranks.least(mine.value()));
     log_info(strf("train.micro_batch_tokens: %lld, as planned for %s%s",

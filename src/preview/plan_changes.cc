@@ -322,8 +322,26 @@ std::vector<int64_t> micro_batch_choices(const RunConfig& config) {
   return choices;
 }
 
+namespace {
+
+// Whether so many ranks of this machine have room. Ranks keep rows that come from others, which one
+// alone does not have.
+bool has_room(const ModelSizes& model, RunConfig config, const MachineSheet& sheet, int64_t tokens,
+              int ranks, const CoarseLimits& limits) {
+  if (ranks == 1) return true;
+  config.train.micro_batch_tokens = tokens;
+  ClusterSheet cluster;
+  cluster.nodes.assign(static_cast<size_t>(ranks), sheet);
+  cluster.network = {.gb_s = 1};  // its time does not matter
+  const std::vector<RunConfig> configs(static_cast<size_t>(ranks), config);
+  return forecast_ranks(model, configs, cluster, limits).ok();
+}
+
+}  // namespace
+
 Result<int64_t> choose_micro_batch_tokens(const ModelSizes& model, const RunConfig& config,
-                                          const MachineSheet& sheet, const CoarseLimits& limits) {
+                                          const MachineSheet& sheet, int ranks,
+                                          const CoarseLimits& limits) {
   constexpr double kAsFast = 1.01;
   struct Choice {
     int64_t tokens = 0;
@@ -334,6 +352,7 @@ Result<int64_t> choose_micro_batch_tokens(const ModelSizes& model, const RunConf
   for (const int64_t tokens : micro_batch_choices(config)) {
     const auto plan = trial.plan(set_micro_batch(tokens), limits);
     if (!plan.ok() || !plan.value().step) continue;
+    if (!has_room(model, config, sheet, tokens, ranks, limits)) continue;
     choices.push_back({tokens, plan.value().step->step_s()});
     const size_t n = choices.size();
     if (n >= 3 && choices[n - 1].step_s > choices[n - 2].step_s) break;

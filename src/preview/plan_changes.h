@@ -54,9 +54,11 @@ PlanAdvice advise(const ModelSizes& model, const RunConfig& config, const Machin
 std::vector<int64_t> micro_batch_choices(const RunConfig& config);
 
 // The largest microbatch whose step is at most a hundredth slower than the fastest. (Fewer
-// microbatches need fewer launches and more workspace.) kUsage naming what must change when no part
-// of train.tokens_per_step in whole rows has room.
+// microbatches need fewer launches and more workspace.) Where the run has several ranks, one that
+// would also have room if each of them had this machine. kUsage naming what must change when no
+// part of train.tokens_per_step in whole rows has room.
 Result<int64_t> choose_micro_batch_tokens(const ModelSizes& model, const RunConfig& config,
-                                          const MachineSheet& sheet, const CoarseLimits& limits);
+                                          const MachineSheet& sheet, int ranks,
+                                          const CoarseLimits& limits);
 
 }  // namespace pagoda

@@ -149,7 +149,8 @@ TEST_F(RanksTest, ATraceOfAllRanks) {
   EXPECT_TRUE(exported("run") == exported("untraced"));
 }
 
-// A microbatch is what the machine with the least room plans for itself.
+// A microbatch is what the machine with the least room plans for ranks like itself, which need more
+// room than one alone.
 TEST_F(RanksTest, TheMicrobatchFitsAllRanks) {
   Flags flags = flags_of("ample", 2);
   flags["train.micro_batch_tokens"] = "auto";
@@ -173,11 +174,13 @@ TEST_F(RanksTest, TheMicrobatchFitsAllRanks) {
     flags.erase("memory.device");
     const ProcessResult result = mpirun(2, train(flags, {dir_.file("run.toml")}));
     EXPECT_EQ(result.code, 0) << result.err;
-    EXPECT_EQ(chosen(folder), chosen("narrow")) << result.err;
+    const int64_t tokens = chosen(folder);
+    EXPECT_LE(tokens, chosen("narrow")) << result.err;
+    EXPECT_EQ(tokens, chosen("ranks-0")) << "whichever of them it is";
     flags["train.steps"] = "3";  // a resumed run keeps it, wherever there is room
     EXPECT_EQ(run(train(flags, {"--resume", "--memory.device", "64MiB"})).code, 0);
     EXPECT_EQ(mpirun(2, train(flags, {"--resume", dir_.file("run.toml")})).code, 0);
-    EXPECT_EQ(chosen(folder), chosen("narrow"));
+    EXPECT_EQ(chosen(folder), tokens);
     flags["train.steps"] = "2";
   }
 }

@@ -189,8 +189,10 @@ Result<std::vector<RunConfig>> PlanCommand::configs_of_ranks(const ModelSizes& m
     ASSIGN_OR_RETURN(RunConfig config, settings_of(static_cast<int>(r)));
     RETURN_IF_ERROR(config.validate_for_planning());
     if (config.train.micro_batch_tokens == 0) {
-      ASSIGN_OR_RETURN(const int64_t chosen,
-                       choose_micro_batch_tokens(model, config, where.nodes[r], kSearchPlan));
+      ASSIGN_OR_RETURN(
+          const int64_t chosen,
+          choose_micro_batch_tokens(model, config, where.nodes[r],
+                                    static_cast<int>(where.nodes.size()), kSearchPlan));
       microbatch = microbatch == 0 ? chosen : std::min(microbatch, chosen);
     }
     configs.push_back(std::move(config));
@@ -253,7 +255,7 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
   ASSIGN_OR_RETURN(const MachineSheet machine, sheet());
   if (config_.train.micro_batch_tokens == 0) {
     ASSIGN_OR_RETURN(config_.train.micro_batch_tokens,
-                     choose_micro_batch_tokens(model, config_, machine, kCoarsePlan));
+                     choose_micro_batch_tokens(model, config_, machine, 1, kCoarsePlan));
   }
   RETURN_IF_ERROR(choose_layout(model, machine, config_).status());
   ASSIGN_OR_RETURN(RunForecast plan, forecast_run(model, config_, machine, kFinePlan));
