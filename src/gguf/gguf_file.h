@@ -27,8 +27,10 @@ inline constexpr int64_t kQ8Block = 32;  // numbers of a row that share a scale
 // Bytes of a tensor with so many numbers. REQUIRES of kQ8_0: whole blocks.
 int64_t gguf_bytes(GgufType type, int64_t count);
 
-// Rounds numbers to a type. kQ8_0: a block's scale is its largest magnitude / 127, stored in fp16
-// behind which stand the 32 quotients, rounded half away from zero (ggml's quantize_row_q8_0_ref).
+// Rounds numbers to a type. kBF16: as weights are rounded, to the bits of an exported folder; ggml
+// rounds a number in the middle of two to the even one, which may be the other. kQ8_0: a block's
+// scale is its largest magnitude / 127, stored in fp16 behind which stand the 32 quotients, rounded
+// half away from zero (ggml's quantize_row_q8_0_ref).
 void encode_gguf(GgufType type, const float* values, int64_t count, std::vector<std::byte>& out);
 
 // The entries of a header, in the order in which they are added.
