@@ -130,8 +130,11 @@ Status fill_record(WeightSource& source, const TensorTable& table, int64_t recor
   const int64_t all = table.records[static_cast<size_t>(record)].num_elements;
   masters.resize(static_cast<size_t>(all));
   RETURN_IF_ERROR(source.read_record(record, masters.data()));
-  begin_weights(StateLayout(layout.format, layout.weight_dtype, all), masters.data(), weights);
+  // What has no state comes behind what has.
+  const int64_t begun = state != nullptr ? layout.num_elements : 0;
   if (state != nullptr) begin_state(layout, masters.data(), weights, state);
+  begin_weights(StateLayout(layout.format, layout.weight_dtype, all - begun),
+                masters.data() + begun, weights + begun * dtype_bytes(layout.weight_dtype));
   if (layout.weight_dtype == DType::kF32) return Status();
   return check_range(source, table, record, reinterpret_cast<const bf16*>(weights), masters.data());
 }
