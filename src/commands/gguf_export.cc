@@ -23,7 +23,7 @@ Status write_gguf(WeightSource& source, const TensorTable& table, GgufModel mode
                   const std::string& path) {
   ASSIGN_OR_RETURN(GgufWriter writer,
                    GgufWriter::create(path, model.entries, std::move(model.tensors)));
-  std::vector<float> values, turned;
+  std::vector<float> values, permuted;
   int64_t held = -1;  // the record in `values`
   for (const GgufPlace& place : model.places) {
     RETURN_IF_ERROR(stop_status("the export"));
@@ -40,9 +40,10 @@ Status write_gguf(WeightSource& source, const TensorTable& table, GgufModel mode
                          tensor.name.c_str(), (long long)bad));
     }
     if (place.heads > 0) {
-      turned.resize(static_cast<size_t>(tensor.num_elements()));
-      take_turns(from, place.heads, tensor.shape[0] / place.heads, tensor.shape[1], turned.data());
-      from = turned.data();
+      permuted.resize(static_cast<size_t>(tensor.num_elements()));
+      permute_rows(from, place.heads, tensor.shape[0] / place.heads, tensor.shape[1],
+                   permuted.data());
+      from = permuted.data();
     }
     RETURN_IF_ERROR(writer.write(place.in_file, place.first, from, tensor.num_elements()));
   }

@@ -63,14 +63,16 @@ struct GgufTensor {
   int64_t elements() const;
 };
 
-// The file appears under its name only at finish(). Tensors may be written in any order and pieces.
+// The file appears under its name only at finish(); without that, nothing is left of it. Tensors
+// may be written in any order and pieces. One thread.
 class GgufWriter {
  public:
   // kCannotCreate, also if the disk has no room for it.
   static Result<GgufWriter> create(const std::string& path, const GgufEntries& entries,
                                    std::vector<GgufTensor> tensors);
 
-  // Writes `count` numbers of a tensor from element `first` on. REQUIRES of kQ8_0: whole blocks.
+  // Writes `count` numbers of a tensor from element `first` on. kIoError, and kCannotCreate without
+  // room. REQUIRES of kQ8_0: whole blocks.
   Status write(size_t tensor, int64_t first, const float* values, int64_t count);
   Status finish() { return file_.commit(); }
 

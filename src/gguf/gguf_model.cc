@@ -13,7 +13,7 @@ struct Architecture {
   const char* model_type;
   const char* name;
   bool renormalises;  // the chosen experts' weights
-  bool turns;         // rows of queries and keys take turns
+  bool permutes;      // rows of queries and keys
   bool expert_ffn;    // the width of an expert has an entry of its own
 };
 
@@ -169,12 +169,12 @@ class TensorList {
       found = model_.tensors.end() - 1;
     }
     const int64_t first = std::max<int64_t>(0, record.expert) * tensor.num_elements();
-    const bool turns =
-        a_.turns && (tensor.role == TensorRole::kQuery || tensor.role == TensorRole::kKey);
+    const bool permutes =
+        a_.permutes && (tensor.role == TensorRole::kQuery || tensor.role == TensorRole::kKey);
     const int64_t heads =
         tensor.role == TensorRole::kQuery ? config_.num_heads : config_.num_kv_heads;
     model_.places.push_back(
-        {t, static_cast<size_t>(found - model_.tensors.begin()), first, turns ? heads : 0});
+        {t, static_cast<size_t>(found - model_.tensors.begin()), first, permutes ? heads : 0});
   }
 
  private:
@@ -199,11 +199,11 @@ Result<GgufModel> describe_for_gguf(const HfFolder& folder, GgufType type,
   return model;
 }
 
-void take_turns(const float* rows, int64_t heads, int64_t dim, int64_t in, float* turned) {
+void permute_rows(const float* rows, int64_t heads, int64_t dim, int64_t in, float* permuted) {
   for (int64_t h = 0; h < heads; ++h) {
     for (int64_t i = 0; i < dim; ++i) {
       const int64_t to = h * dim + (i < dim / 2 ? 2 * i : 2 * (i - dim / 2) + 1);
-      std::memcpy(turned + to * in, rows + (h * dim + i) * in,
+      std::memcpy(permuted + to * in, rows + (h * dim + i) * in,
                   static_cast<size_t>(in) * sizeof(float));
     }
   }

@@ -1,6 +1,6 @@
 // A model in llama.cpp's terms: the entries that describe it, and its tensors by llama.cpp's names
 // (gguf-py/gguf/constants.py). Experts are stacked; rows of queries and keys of the "llama"
-// architecture, whose rotated pairs are neighbours there, take turns.
+// architecture, whose rotated pairs are neighbours there, are permuted.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct GgufPlace {
   int64_t tensor = 0;  // of the table
   size_t in_file = 0;  // the file's tensor
   int64_t first = 0;   // its element that it begins at
-  int64_t heads = 0;   // 0: as it is; else its rows are those of so many heads, and take turns
+  int64_t heads = 0;   // 0: as it is; else rows are permuted in each of so many heads
 };
 
 struct GgufModel {
@@ -34,6 +34,6 @@ Result<GgufModel> describe_for_gguf(const HfFolder& folder, GgufType type, const
 
 // Rows of a matrix (heads * dim, in) as that architecture has them: in each head row i of the first
 // half, then row i of the second.
-void take_turns(const float* rows, int64_t heads, int64_t dim, int64_t in, float* turned);
+void permute_rows(const float* rows, int64_t heads, int64_t dim, int64_t in, float* permuted);
 
 }  // namespace pagoda
