@@ -33,9 +33,10 @@ struct RoutedHomes {
 struct RoutedExchange {
   double in_order_s = 0;  // by the numbers of the receivers, as `train` sends
   double shortest_first_s = 0;
-  double rounds_s =
-      0;  // in Aurora's rounds, which no order beats (plan/exchange/transmission_order.h)
-  int64_t rounds = 0;  // of a step
+  // In Aurora's rounds, which no order beats (plan/exchange/transmission_order.h), and how many a
+  // step has.
+  double rounds_s = 0;
+  int64_t rounds = 0;
 };
 
 struct RoutedForecast {
@@ -50,10 +51,10 @@ struct RoutedForecast {
   int64_t pays_after(const RoutedHomes& homes) const;
 };
 
-// The devices of a device's or a rank's link, and how fast it is, each way.
+// How fast the links are that rows and moved experts take.
 struct RoutedLink {
   Cost network;            // of a transfer between ranks, by byte; none: one rank
-  double bytes_per_s = 0;  // between ends
+  double bytes_per_s = 0;  // of the link of a device or, with several ranks, of a rank, each way
 };
 
 // kUsage where the trace is that of another model or other microbatches, or the run has one device

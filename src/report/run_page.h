@@ -1,5 +1,5 @@
 // One page of HTML about one or several runs: losses, rates, where time went, and how experts were
-// loaded, over their steps. It has no scripts and loads nothing, so it can be kept and sent.
+// loaded, over their steps. It has no scripts and loads nothing, so it can be kept and sent. Pure.
 #pragma once
 
 #include <string>

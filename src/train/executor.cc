@@ -373,7 +373,8 @@ void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s)
   s.copy(&square_sums_[task.record], square_sum, sizeof(double));
 }
 
-// Zeros what frozen tensors before the last one that trains have of the sum.
+// Zeros what frozen tensors before the last one that trains have of the sum, which nobody else
+// reads, so that it need not be written back.
 void Executor::clear_frozen(const Task& task, float* gradient, Stream& s) {
   const RecordSpec& record = setup_.table.records[task.record];
   const int64_t trained = setup_.frozen.trained(setup_.table, task.record);
