@@ -9,9 +9,13 @@ namespace pagoda {
 
 namespace {
 
-int64_t even_tokens(const RunShape& shape, int64_t microbatches) {
+// Returns an expert's even part of what so many microbatches choose, at least one. What does not
+// divide goes to other experts at each turn.
+int64_t share_of(const RunShape& shape, int64_t microbatches, int64_t turn, int64_t expert) {
   const int64_t chosen = microbatches * shape.microbatch_tokens * shape.experts_per_token;
-  return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
+  const int64_t place = (expert + turn) % shape.num_experts;
+  const int64_t end = (place + 1) * chosen / shape.num_experts;
+  return std::max<int64_t>(1, end - place * chosen / shape.num_experts);
 }
 
 }  // namespace
@@ -25,13 +29,15 @@ SteadyRun::SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* foreca
   const RunShape& shape = plan->shape();
   const bool by_turns = tokens != Tokens::kEven && !shape.options.microbatch_major;
   const int64_t together = shape.microbatches / shape.rounds();
-  int64_t count = tokens == Tokens::kOne ? 1 : even_tokens(shape, 1);
-  if (by_turns && tokens == Tokens::kGathered) count = even_tokens(shape, together);
+  const auto count = [&](int64_t b, int64_t e) {
+    if (tokens == Tokens::kOne) return int64_t{1};
+    return by_turns ? share_of(shape, together, b / together, e) : share_of(shape, 1, b, e);
+  };
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     for (int64_t b = 0; b < shape.microbatches && shape.is_moe[l]; ++b) {
       for (int64_t e = 0; e < shape.num_experts; ++e) {
         const bool chosen = !by_turns || e % together == b % together;
-        routing_[b][l].push_back(chosen ? count : 0);
+        routing_[b][l].push_back(chosen ? count(b, e) : 0);
       }
     }
   }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <random>
 
@@ -143,9 +144,32 @@ TEST(SteadyRun, HasNoMoreBlocksWithMoreMicrobatches) {
   }
 }
 
+// Every token's choices are rows of some expert, also where experts do not divide them.
+TEST(SteadyRun, HasTheRowsOfAllTokens) {
+  std::mt19937 random(3);
+  int uneven = 0;
+  for (int i = 0; i < 20; ++i) {
+    RunShape shape = random_shape(random, 1);
+    const int64_t chosen = shape.microbatch_tokens * shape.experts_per_token;
+    const int64_t layers = std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
+    if (layers == 0 || chosen < shape.num_experts) continue;
+    uneven += chosen % shape.num_experts != 0;
+    const StepPlan plan(shape, PageTable(shape), {});
+    for (const auto tokens : {SteadyRun::Tokens::kEven, SteadyRun::Tokens::kGathered}) {
+      int64_t rows = 0;
+      SteadyRun run(&plan, tokens);
+      run.step([&](const StepPiece& piece) {
+        for (const Task& task : piece.tasks) rows += task.kind == TaskKind::kExpert ? task.rows : 0;
+      });
+      EXPECT_EQ(rows, layers * shape.microbatches * chosen) << i;
+    }
+  }
+  EXPECT_GT(uneven, 3);
+}
+
 // The same with every switch of the plan, against the run's plan.
 TEST(SteadyRun, IsThePlanOfEvenRouting) {
-  int changed_by_pins = 0;
+  int changed_by_pins = 0, compared = 0;
   for (uint32_t seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -171,14 +195,17 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
     std::vector<std::vector<int64_t>> routing(shape.num_layers);
     // Several blocks of an expert take its pages up again. That changes nothing once a run has
     // settled, but where microbatches come one after another some take more steps until then.
-    // In-layer buffers that come and go do so more often: there it takes the run's own tokens.
+    // In-layer buffers that come and go do so more often: there it takes the run's own tokens,
+    // where each expert has as many.
     const bool layer_buffers_stay =
         memory->on_devices(pages, PageKind::kLayerBuffer) == layer_buffers_bytes(pages);
     int64_t tokens = shape.options.microbatch_major ? 1 : 3 * shape.row_block - 1;
     if (!layer_buffers_stay && shape.num_experts > 0) {
-      tokens = std::max<int64_t>(
-          1, shape.microbatch_tokens * shape.experts_per_token / shape.num_experts);
+      const int64_t chosen = shape.microbatch_tokens * shape.experts_per_token;
+      if (chosen % shape.num_experts != 0) continue;
+      tokens = chosen / shape.num_experts;
     }
+    ++compared;
     for (int64_t l = 0; l < shape.num_layers; ++l) {
       if (shape.is_moe[l]) routing[l].assign(shape.num_experts, tokens);
     }
@@ -198,6 +225,7 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
     changed_by_pins += !(predicted == steady_step(plan, memory->classes));
   }
   EXPECT_GT(changed_by_pins, 3);
+  EXPECT_GT(compared, 200);
 }
 
 }  // namespace
