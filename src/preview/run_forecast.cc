@@ -102,6 +102,11 @@ double RunForecast::written_bytes() const {
 
 namespace {
 
+// What a transfer between two nodes takes.
+Cost link_between(const ClusterSheet& cluster) {
+  return WorkClock::link(cluster.network.gb_s, cluster.network.latency_us);
+}
+
 // A rank's settings, and what it has of its machine.
 struct RankSettings {
   RunConfig config;
@@ -178,16 +183,19 @@ PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_
 }
 
 Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
-                                           std::vector<RankSettings>& ranks) {
+                                           std::vector<RankSettings>& ranks,
+                                           const Cost& network = {}) {
   for (RankSettings& rank : ranks) {
     RETURN_IF_ERROR(set_frozen(rank.config, model.config, rank.setup));
     RETURN_IF_ERROR(check_losses(model.config, rank.setup.losses));
     RETURN_IF_ERROR(check_layers(model.shape, rank.setup));
     RETURN_IF_ERROR(check_ranks(model.shape, rank.setup));
   }
-  // Rank 0 chooses for all.
+  // Rank 0's settings are those of all.
   RankSettings& first = ranks.front();
-  choose_zebra(model.shape, first.sheet, first.config, first.setup);
+  RankMachines machines{{}, network};
+  for (const RankSettings& rank : ranks) machines.sheets.push_back(&rank.sheet);
+  choose_zebra(model.shape, machines, first.config, first.setup);
   int64_t blocks = kMostTogether;
   for (RankSettings& rank : ranks) {
     RunSetup& setup = rank.setup;
@@ -214,6 +222,14 @@ Result<PlannedRun> planned_run(const ModelSizes& model, const RunConfig& planned
   return std::move(runs.front());
 }
 
+int64_t devices_of_nodes(const RunConfig& config, const ClusterSheet& cluster) {
+  int64_t devices = 0;
+  for (const MachineSheet& node : cluster.nodes) {
+    devices += node.gpu() ? node.device.count : std::ssize(config.devices());
+  }
+  return devices;
+}
+
 Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,
                                               std::span<const RunConfig> configs,
                                               const ClusterSheet& cluster) {
@@ -224,7 +240,7 @@ Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,
     ranks.push_back(std::move(settings));
   }
   RETURN_IF_ERROR(join(ranks));
-  return plan_ranks(model, ranks);
+  return plan_ranks(model, ranks, link_between(cluster));
 }
 
 Result<RunForecast> forecast_memory(const ModelSizes& model, const RunConfig& config,
@@ -272,10 +288,7 @@ Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const Ru
     forecast.budgets.push_back({run.budget.device_bytes.least(), run.budget.host_bytes});
     ranks.push_back({std::move(runs[r]), &sheet});
   }
-  const ClusterSheet::Network& network = cluster.network;
-  ASSIGN_OR_RETURN(
-      forecast.step,
-      forecast_step(ranks, WorkClock::link(network.gb_s, network.latency_us), model.shape, limits));
+  ASSIGN_OR_RETURN(forecast.step, forecast_step(ranks, link_between(cluster), model.shape, limits));
   return forecast;
 }
 

@@ -26,6 +26,9 @@ Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,
                                               std::span<const RunConfig> configs,
                                               const ClusterSheet& cluster);
 
+// The devices of all nodes that such a run has, for RunConfig::total_devices.
+int64_t devices_of_nodes(const RunConfig& config, const ClusterSheet& cluster);
+
 struct RunForecast {
   ParameterCount parameters;
   int64_t tokens = 0;  // tokens of a step on all devices

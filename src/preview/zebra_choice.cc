@@ -40,6 +40,29 @@ int64_t attending(const RunSetup& setup) {
   return std::unique(devices.begin(), devices.end()) - devices.begin();
 }
 
+MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
+                        const RunShape& shape, const RunConfig& config, const RunSetup& setup) {
+  MachineProfile all;
+  for (size_t rank = 0; rank < machines.sheets.size(); ++rank) {
+    const MachineSheet& sheet = *machines.sheets[rank];
+    CostSettings work;
+    work.sequence_len = config.data.sequence_len;
+    if (!sheet.gpu()) work.devices = setup.devices;
+    const MachineProfile own = task_costs(sheet, model, shape, work);
+    if (machines.sheets.size() == 1) return own;
+    if (rank == 0) {
+      all = own;
+      all.device_tasks.assign(setup.devices.size(), own.tasks);
+      all.wire = machines.network;
+    }
+    for (size_t d = 0; d < setup.devices.size(); ++d) {
+      if (setup.devices[d].rank != static_cast<int>(rank)) continue;
+      all.device_tasks[d] = own.device_tasks.empty() ? own.tasks : own.device_tasks[d];
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 int64_t most_kept_experts(const ModelShape& model, const RunSetup& setup) {
@@ -50,16 +73,16 @@ int64_t most_kept_experts(const ModelShape& model, const RunSetup& setup) {
   return waves_in_flight(setup.num_devices()) * group / div_ceil(rows, kRowBlock);
 }
 
-void choose_zebra(const ModelShape& model, const MachineSheet& sheet, const RunConfig& config,
+void choose_zebra(const ModelShape& model, const RankMachines& machines, const RunConfig& config,
                   RunSetup& setup) {
   if (!is_open(config) || model.num_experts == 0) return;
   OpenZebra open;
   open.most_attending = std::min<int64_t>(setup.size.sums.shards, setup.num_devices() - 1);
   open.most_kept = most_kept_experts(model, setup);
   if (config.parallel.attention_devices > 0) open.attention_devices = attending(setup);
-  const MachineSheet::Profile& profiled = sheet.profile;
-  const bool all_fit =
-      profiled.most_kept > 0 && profiled.least_kept <= profiled.most_kept * open.most_attending;
+  const MachineSheet::Profile& profiled = machines.sheets.front()->profile;
+  const bool all_fit = machines.sheets.size() == 1 && profiled.most_kept > 0 &&
+                       profiled.least_kept <= profiled.most_kept * open.most_attending;
   if (all_fit && profiled.model ==
                      profile_key(model, setup.size.microbatch_tokens, config.data.sequence_len)) {
     open.least_in_all = profiled.least_kept;
@@ -73,11 +96,8 @@ void choose_zebra(const ModelShape& model, const MachineSheet& sheet, const RunC
     other.offloaded = {offloaded};
     return make_run_shape(model, other);
   };
-  CostSettings work;
-  work.sequence_len = config.data.sequence_len;
-  if (!sheet.gpu()) work.devices = setup.devices;
   const MachineProfile profile =
-      task_costs(sheet, model, with(open.attention_devices.value_or(1), 0), work);
+      costs_of(machines, model, with(open.attention_devices.value_or(1), 0), config, setup);
   const ZebraRun run = choose_zebra(open, with, profile);
   if (!open.attention_devices) setup.deal_attention(run.attention_devices);
   setup.offloaded = brief(run.offloaded);
@@ -93,7 +113,7 @@ Status choose_zebra(RunConfig& config, RankGroup& ranks,
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
   RETURN_IF_ERROR(set_frozen(config, model.config, setup));
   const MachineSheet machine = measured ? *measured : this_machine_sheet(config.gpus());
-  choose_zebra(model.shape, machine, config, setup);
+  choose_zebra(model.shape, {{&machine}}, config, setup);
   RunConfig::Parallel& parallel = config.parallel;
   parallel.attention_devices = attending(setup);
   parallel.offloaded.clear();

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "config/run_config.h"
 #include "parallel/rank_group.h"
+#include "plan/machine/machine_profile.h"
 #include "plan/machine/machine_sheet.h"
 #include "train/run_setup.h"
 
@@ -15,9 +17,16 @@ namespace pagoda {
 // have as many rows (OpenZebra::most_kept). REQUIRES: experts.
 int64_t most_kept_experts(const ModelShape& model, const RunSetup& setup);
 
-// Sets in a setup of `config` what is open, by the sheet's costs. Without zebra nothing is.
-// REQUIRES: check_model(model), sheet.check().
-void choose_zebra(const ModelShape& model, const MachineSheet& sheet, const RunConfig& config,
+// The machines whose costs a choice goes by: of all ranks one, or [rank] each its own, and then
+// what a transfer between two devices takes. The sheets are not owned.
+struct RankMachines {
+  std::vector<const MachineSheet*> sheets;
+  Cost network = {};
+};
+
+// Sets in a setup of `config` what is open. Without zebra nothing is. What bench machine found to
+// fit counts for a run on one machine. REQUIRES: check_model(model), sheets that check() takes.
+void choose_zebra(const ModelShape& model, const RankMachines& machines, const RunConfig& config,
                   RunSetup& setup);
 
 // The same for a run that begins or goes on: replaces "auto" by numbers, and logs them. All ranks

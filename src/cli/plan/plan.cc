@@ -17,6 +17,7 @@
 #include "plan/machine/work_cost.h"
 #include "plan/search/cluster_changes.h"
 #include "preview/layout_choice.h"
+#include "preview/layout_search.h"
 #include "preview/this_machine.h"
 
 namespace pagoda {
@@ -75,6 +76,7 @@ class PlanCommand : public RunCommand {
 
   std::string machine_, cluster_, html_, routing_;
   std::optional<RoutingTrace> trace_;  // the file that routing_ names
+  std::optional<ClusterSheet> where_;  // the file that cluster_ names
   int64_t tokens_ = 0;
   int64_t gpus_ = 0;  // GPUs of a machine elsewhere to plan for, as the run file names; 0: all
   bool json_ = false, search_ = false;
@@ -113,8 +115,12 @@ Status PlanCommand::read() {
   const bool elsewhere = !machine_.empty() || !cluster_.empty();
   auto devices = parse_devices(config_.train.devices);
   if (elsewhere && devices.ok() && names_gpus(*devices)) gpus_ = std::ssize(*devices);
-  // On a cluster microbatches are the search's, rows each.
-  if (!cluster_.empty()) config_.train.micro_batch_tokens = config_.data.sequence_len;
+  if (!cluster_.empty()) {
+    ASSIGN_OR_RETURN(where_, read_cluster_sheet(cluster_));
+    config_.total_devices = devices_of_nodes(config_, *where_);
+    // Microbatches are the search's, rows each.
+    config_.train.micro_batch_tokens = config_.data.sequence_len;
+  }
   return elsewhere ? config_.validate_for_planning() : config_.validate();
 }
 
@@ -175,6 +181,15 @@ Status PlanCommand::search_machine(const ModelSizes& model) {
     if (strategies.ok()) report.strategies = strategies.take();
     if (!strategies.ok() && !settings.ok()) return strategies.status();
   }
+  if (several || config_.num_devices() > 1) {
+    RunConfig own = config_;
+    own.total_devices = devices_of_nodes(own, one_node(machine));
+    if (own.train.micro_batch_tokens == 0) {
+      ASSIGN_OR_RETURN(own.train.micro_batch_tokens,
+                       choose_micro_batch_tokens(model, own, machine, 1, kSearchPlan));
+    }
+    report.layouts = search_layouts(model, {&own, 1}, one_node(machine), kSearchPlan);
+  }
   const std::string& with = report.settings.fits_with;
   report.why = report.settings.fits.message() + (with.empty() ? "" : "; it fits with " + with);
   return print(report);
@@ -187,6 +202,7 @@ Result<std::vector<RunConfig>> PlanCommand::configs_of_ranks(const ModelSizes& m
   int64_t microbatch = 0;
   for (size_t r = 0; r < where.nodes.size(); ++r) {
     ASSIGN_OR_RETURN(RunConfig config, settings_of(static_cast<int>(r)));
+    config.total_devices = devices_of_nodes(config, where);
     RETURN_IF_ERROR(config.validate_for_planning());
     if (config.train.micro_batch_tokens == 0) {
       ASSIGN_OR_RETURN(
@@ -215,21 +231,24 @@ Result<RoutedForecast> PlanCommand::plan_routing(const ModelSizes& model,
 }
 
 Status PlanCommand::search_cluster(const ModelSizes& model) {
-  ASSIGN_OR_RETURN(const ClusterSheet where, read_cluster_sheet(cluster_));
+  const ClusterSheet& where = *where_;
   auto strategies = pagoda::search_cluster(model.shape, where, demand());
   SearchReport report{model, "cluster", where.cluster.name, config_.train.tokens_per_step,
                       search_ ? kMostShown : 1};
   if (strategies.ok()) report.strategies = strategies.take();
-  if (!strategies.ok() && strategies.status().code() != Exit::kDoesNotFit)
-    return strategies.status();
   auto configs = configs_of_ranks(model, where);
   auto ranks = configs.ok() ? forecast_ranks(model, *configs, where, kCoarsePlan)
                             : Result<RanksForecast>(configs.status());
+  if (configs.ok() && search_) {
+    report.layouts = search_layouts(model, *configs, where, kSearchPlan);
+  }
   if (ranks.ok()) {
     report.ranks = ranks.take();
   } else {
     report.no_ranks = ranks.status().message();
   }
+  const bool refused = !strategies.ok() && strategies.status().code() != Exit::kDoesNotFit;
+  if (refused && !report.fits()) return strategies.status();
   if (report.ranks && trace_) {
     ASSIGN_OR_RETURN(std::vector<PlannedRun> runs, planned_ranks(model, *configs, where));
     ASSIGN_OR_RETURN(report.routed, plan_routing(model, std::move(runs), where));

@@ -117,6 +117,56 @@ std::string ranks_text(const SearchReport& r) {
   return text;
 }
 
+std::string layout_text(const SearchedLayout& run) {
+  std::string text;
+  for (const auto& [key, value] : run.settings()) {
+    text += (text.empty() ? "" : ", ") + key + " = " + value;
+  }
+  return (run.as_it_is ? "(as it is) " : "") + text;
+}
+
+// The best, and the run's own wherever it is; and what the run file of the best has.
+std::string layouts_text(const SearchReport& r) {
+  const std::vector<SearchedLayout>& runs = r.layouts.runs;
+  if (runs.empty()) return "";
+  std::string text =
+      strf("layouts   %zu of %lld of this run fit, simulated as `train` runs them\n", runs.size(),
+           (long long)r.layouts.tried) +
+      (r.layouts.too_large > 0 ? strf("          %lld more have too many tasks to simulate\n",
+                                      (long long)r.layouts.too_large)
+                               : "") +
+      "            step s   tokens/s   MFU  limited by\n";
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const SearchedLayout& run = runs[i];
+    if (i >= r.shown && !run.as_it_is) continue;
+    const RanksForecast& f = run.forecast;
+    text += strf("%8zu %9.4g %10s %4.1f %%  %-10s  %s\n", i + 1, f.step.step_s(),
+                 rate_text(f.tokens_per_s()).c_str(), 100 * f.mfu(),
+                 resource_name(f.step.bottleneck()), layout_text(run).c_str());
+  }
+  if (runs.front().as_it_is) return text;
+  text += "run file  of the first; train.chunks changes bits, the rest does not\n";
+  const std::string section = runs.front().section();
+  for (size_t begin = 0; begin < section.size();) {
+    const size_t end = section.find('\n', begin) + 1;
+    text += "          " + section.substr(begin, end - begin);
+    begin = end;
+  }
+  return text;
+}
+
+Json layout_json(const SearchedLayout& run) {
+  const RanksForecast& f = run.forecast;
+  Json json = {{"as_it_is", run.as_it_is},
+               {"step_s", f.step.step_s()},
+               {"tokens_per_s", f.tokens_per_s()},
+               {"mfu", f.mfu()},
+               {"bottleneck", resource_name(f.step.bottleneck())}};
+  // The literals of TOML that options have are those of JSON too.
+  for (const auto& [key, value] : run.settings()) json["settings"][key] = Json::parse(value);
+  return json;
+}
+
 Json ranks_json(const RanksForecast& run) {
   Json json = {{"step_s", run.step.step_s()},
                {"tokens_per_s", run.tokens_per_s()},
@@ -181,7 +231,7 @@ std::string SearchReport::text() const {
       strf("%-9s %s\n", of, where.c_str()) +
       strf("run       %s tokens a step\n", grouped_digits(tokens).c_str());
   if (settings.tried > 0) text += settings_text(*this);
-  text += ranks_text(*this);
+  text += ranks_text(*this) + layouts_text(*this);
   if (routed) text += routing_text(*routed);
   if (!strategies.empty()) text += strategies_text(*this);
   if (strategies.empty() && ranks)
@@ -204,6 +254,10 @@ std::string SearchReport::json() const {
   for (const size_t i : shown_runs(*this)) json["runs"].push_back(run_json(settings.runs[i], i));
   for (size_t i = 0; i < std::min(strategies.size(), shown); ++i) {
     json["strategies"].push_back(strategy_json(strategies[i], tokens));
+  }
+  for (size_t i = 0; i < layouts.runs.size(); ++i) {
+    if (i < shown || layouts.runs[i].as_it_is)
+      json["layouts"].push_back(layout_json(layouts.runs[i]));
   }
   if (ranks) json["as_train"] = ranks_json(*ranks);
   if (routed) json["as_train"]["routing"] = routing_json(*routed);

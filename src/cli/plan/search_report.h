@@ -8,6 +8,7 @@
 
 #include "cli/plan/strategy_report.h"
 #include "plan/search/cluster_changes.h"
+#include "preview/layout_search.h"
 #include "preview/routed_forecast.h"
 #include "preview/run_forecast.h"
 #include "preview/settings_search.h"
@@ -29,13 +30,16 @@ struct SearchReport {
   // For a cluster: the run that a process on each node makes, or why there is none.
   std::optional<RanksForecast> ranks = {};
   std::string no_ranks = {};
+  LayoutSearch layouts = {};                  // of the same run
   std::optional<RoutedForecast> routed = {};  // the same run's: --routing
 
   // REQUIRES: strategies, and the timeline of the first.
   StrategyReport best_strategy() const {
     return {strategies.front(), timeline, helps, tokens, total_tokens};
   }
-  bool fits() const { return !settings.runs.empty() || !strategies.empty() || ranks; }
+  bool fits() const {
+    return !settings.runs.empty() || !strategies.empty() || ranks || !layouts.runs.empty();
+  }
   std::string text() const;
   std::string json() const;
 };

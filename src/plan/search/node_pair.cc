@@ -54,8 +54,8 @@ Result<NodePair> node_pair(const ClusterSheet& cluster) {
     same->second += static_cast<int32_t>(node.device.count);
   }
   if (found.size() != 2) {
-    return Status(Exit::kUsage, strf("the nodes are of %zu kinds; a search knows equal ones and "
-                                     "two kinds",
+    return Status(Exit::kUsage, strf("the nodes are of %zu kinds; strategies are searched on equal "
+                                     "ones and on two kinds",
                                      found.size()));
   }
   if (found[0].first->device.attention_tflops < found[1].first->device.attention_tflops) {
@@ -98,8 +98,8 @@ CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, con
 Result<ModelCost> node_pair_cost(const ModelShape& model) {
   if (std::count(model.is_moe.begin(), model.is_moe.end(), uint8_t{0}) > 0) {
     return Status(Exit::kUsage,
-                  "layers without experts on two kinds of devices are not planned; "
-                  "give equal nodes");
+                  "strategies for layers without experts are searched on equal nodes alone; "
+                  "give such");
   }
   return model_cost(model);
 }

@@ -1,0 +1,124 @@
+#include "preview/layout_search.h"
+
+#include <algorithm>
+
+#include "config/zebra_config.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kMostChunks = 16;
+
+// The most groups of experts' rows in a pass that are simulated: about ten seconds and a gigabyte.
+constexpr int64_t kMostGroups = 400'000;
+
+// Each chunk has rows of each expert from each device.
+bool too_large(const ModelShape& model, const RunConfig& config) {
+  if (!config.zebra()) return false;
+  return model.num_layers() * model.num_experts * config.train.chunks * config.num_devices() >
+         kMostGroups;
+}
+
+struct Choice {
+  LayoutKind layout = LayoutKind::kExperts;
+  int64_t chunks = 1;
+};
+
+// Chunks are what zebra works at side by side; without it they bring nothing.
+std::vector<Choice> choices(const RunConfig& config) {
+  std::vector<Choice> choices = {{LayoutKind::kExperts, config.train.chunks}};
+  if (config.train.chunks >= 2) choices.push_back({LayoutKind::kZebra, config.train.chunks});
+  for (int64_t chunks = 2; chunks <= kMostChunks; chunks *= 2) {
+    if (chunks != config.train.chunks) choices.push_back({LayoutKind::kZebra, chunks});
+  }
+  return choices;
+}
+
+std::vector<RunConfig> with(const Choice& choice, std::span<const RunConfig> configs) {
+  std::vector<RunConfig> changed(configs.begin(), configs.end());
+  for (RunConfig& config : changed) {
+    config.parallel.layout = choice.layout;
+    config.train.chunks = choice.chunks;
+  }
+  return changed;
+}
+
+// Writes down what the planner chose of a layout.
+void resolve(const RunShape& shape, std::vector<RunConfig>& configs) {
+  if (!shape.zebra) return;
+  std::vector<std::string> offloaded;
+  for (int64_t layer = 0; layer < shape.num_layers; ++layer) {
+    int64_t kept = 0;
+    const bool moe = shape.is_moe[static_cast<size_t>(layer)] != 0;
+    for (int64_t e = 0; e < shape.num_experts && moe; ++e) {
+      kept += shape.attends(shape.records[shape.expert(layer, e)].device);
+    }
+    offloaded.push_back(std::to_string(kept));
+  }
+  const auto other = [&](const std::string& text) { return text != offloaded.front(); };
+  if (std::none_of(offloaded.begin(), offloaded.end(), other)) offloaded.resize(1);
+  const auto& [head, attention, expert] = shape.lags;
+  for (RunConfig& config : configs) {
+    config.parallel.attention_devices = std::ssize(shape.attending_devices());
+    config.parallel.offloaded = offloaded;
+    config.parallel.lags = {std::to_string(head), std::to_string(attention),
+                            std::to_string(expert)};
+  }
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> SearchedLayout::settings() const {
+  RunConfig copy = configs.front();
+  OptionTable table;
+  copy.declare(table);
+  std::vector<const char*> keys = {"train.chunks", "parallel.layout"};
+  if (copy.zebra()) {
+    keys.insert(keys.end(), {"parallel.attention_devices", "parallel.offloaded", "parallel.lags"});
+  }
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const char* key : keys) settings.emplace_back(key, table.find(key)->toml());
+  return settings;
+}
+
+std::string SearchedLayout::section() const {
+  std::string text, section;
+  for (const auto& [key, value] : settings()) {
+    const size_t dot = key.find('.');
+    if (key.substr(0, dot) != section) {
+      section = key.substr(0, dot);
+      text += "[" + section + "]\n";
+    }
+    text += key.substr(dot + 1) + " = " + value + "\n";
+  }
+  return text;
+}
+
+LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> configs,
+                            const ClusterSheet& cluster, const CoarseLimits& limits) {
+  LayoutSearch search;
+  for (const Choice& choice : choices(configs.front())) {
+    std::vector<RunConfig> changed = with(choice, configs);
+    if (!changed.front().validate_for_planning().ok()) continue;
+    if (too_large(model.shape, changed.front())) {
+      ++search.too_large;
+      continue;
+    }
+    auto planned = planned_ranks(model, changed, cluster);
+    if (!planned.ok()) continue;
+    ++search.tried;
+    resolve(planned->front().shape, changed);
+    auto forecast = forecast_ranks(model, changed, cluster, limits);
+    if (!forecast.ok()) continue;
+    const RunConfig& own = configs.front();
+    const bool as_it_is = own.zebra() == changed.front().zebra() &&
+                          own.train.chunks == choice.chunks;  // auto is experts without a profile
+    search.runs.push_back({std::move(changed), as_it_is, forecast.take()});
+  }
+  std::stable_sort(search.runs.begin(), search.runs.end(), [](const auto& a, const auto& b) {
+    return a.forecast.step.step_s() < b.forecast.step.step_s();
+  });
+  return search;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,120 @@
+// Layouts of a run with a process on each node: what is found is what the run file says, for models
+// with dense layers and nodes of three kinds.
+#include "preview/layout_search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cli/sheet_file.h"
+
+namespace pagoda {
+namespace {
+
+// A layer without experts comes first.
+constexpr const char* kConfig = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 32000,
+  "hidden_size": 1024, "num_hidden_layers": 5, "num_attention_heads": 16,
+  "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 4096,
+  "moe_intermediate_size": 768, "num_experts": 32, "num_experts_per_tok": 4,
+  "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "router_aux_loss_coef": 0.01, "initializer_range": 0.02,
+  "max_position_embeddings": 65536, "mlp_only_layers": [0], "decoder_sparse_step": 1,
+  "attention_bias": false})";
+
+MachineSheet machine(const std::string& name) {
+  return read_machine_sheet(std::string(PAGODA_GOLDEN_DIR) + "/../../configs/machines/" + name +
+                            ".toml")
+      .take();
+}
+
+// One of each kind, the fastest at attention first.
+ClusterSheet three_kinds() {
+  ClusterSheet cluster;
+  cluster.network.gb_s = 12;
+  cluster.network.latency_us = 15;
+  cluster.nodes = {machine("gpu-l40s"), machine("gpu-a40"), machine("gpu-t4")};
+  return cluster;
+}
+
+std::vector<RunConfig> long_rows(const ClusterSheet& cluster) {
+  RunConfig config;
+  config.data.sequence_len = config.train.micro_batch_tokens = 16384;
+  config.train.tokens_per_step = 16 * config.data.sequence_len;
+  config.train.save_steps = 0;
+  config.total_devices = devices_of_nodes(config, cluster);
+  return std::vector(cluster.nodes.size(), config);
+}
+
+TEST(LayoutSearch, WhatIsFoundIsARunOfItsOwn) {
+  const ModelSizes model = parse_model_sizes(kConfig, "test").take();
+  const ClusterSheet cluster = three_kinds();
+  const std::vector<RunConfig> configs = long_rows(cluster);
+  EXPECT_EQ(configs.front().total_devices, 3);
+  const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
+  // Experts with one chunk, zebra with 2, 4, 8 and 16.
+  EXPECT_EQ(found.tried, 5);
+  ASSERT_EQ(found.runs.size(), 5u);
+  EXPECT_EQ(std::ranges::count_if(found.runs, &SearchedLayout::as_it_is), 1);
+  for (const SearchedLayout& run : found.runs) {
+    const double step_s = run.forecast.step.step_s();
+    EXPECT_GE(step_s, found.runs.front().forecast.step.step_s());
+    auto again = forecast_ranks(model, run.configs, cluster, kCoarsePlan);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_DOUBLE_EQ(again->step.step_s(), step_s) << run.section();
+    EXPECT_EQ(run.configs.front().zebra(), !run.as_it_is);
+    EXPECT_EQ(run.configs.front().auto_lags(), run.as_it_is);
+    EXPECT_EQ(run.configs.front().auto_offloaded(), run.as_it_is);
+  }
+}
+
+// Rows this long are nearly all attention, at which a T4 is many times slower than the others: with
+// all three attending, in equal shares, the step waits for it.
+TEST(LayoutSearch, ZebraKeepsAttentionOffASlowNode) {
+  const ModelSizes model = parse_model_sizes(kConfig, "test").take();
+  const ClusterSheet cluster = three_kinds();
+  const LayoutSearch found = search_layouts(model, long_rows(cluster), cluster, kCoarsePlan);
+  ASSERT_FALSE(found.runs.empty());
+  const RunConfig& best = found.runs.front().configs.front();
+  EXPECT_TRUE(best.zebra());
+  EXPECT_LT(best.parallel.attention_devices, 3);
+  const std::string section = found.runs.front().section();
+  EXPECT_EQ(section.find("[train]\nchunks = "), 0u) << section;
+  EXPECT_NE(section.find("\n[parallel]\nlayout = \"zebra\"\nattention_devices = "),
+            std::string::npos)
+      << section;
+}
+
+// 61 layers of 256 experts on 32 devices: a chunk's groups are 499,712.
+TEST(LayoutSearch, WhatIsTooLargeIsLeftOut) {
+  const ModelSizes model =
+      read_model_sizes(std::string(PAGODA_GOLDEN_DIR) + "/../../configs/models/deepseek-v3.json")
+          .take();
+  ClusterSheet cluster = three_kinds();
+  cluster.nodes.assign(4, machine("gpu-8x80gb"));
+  RunConfig config;
+  config.data.sequence_len = config.train.micro_batch_tokens = 4096;
+  config.train.tokens_per_step = 128 * config.data.sequence_len;
+  config.total_devices = devices_of_nodes(config, cluster);
+  const std::vector<RunConfig> configs(cluster.nodes.size(), config);
+  const LayoutSearch found = search_layouts(model, configs, cluster, kSearchPlan);
+  EXPECT_EQ(found.too_large, 4);
+  ASSERT_EQ(found.runs.size(), 1u);
+  EXPECT_TRUE(found.runs.front().as_it_is);
+}
+
+TEST(LayoutSearch, ChunksThatDoNotDivideAreLeftOut) {
+  const ModelSizes model = parse_model_sizes(kConfig, "test").take();
+  const ClusterSheet cluster = three_kinds();
+  std::vector<RunConfig> configs = long_rows(cluster);
+  for (RunConfig& config : configs) {
+    config.train.tokens_per_step = 6 * config.data.sequence_len;
+    config.train.chunks = 3;
+  }
+  // Experts and zebra with three chunks, zebra with two.
+  const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
+  EXPECT_EQ(found.tried, 3);
+}
+
+}  // namespace
+}  // namespace pagoda
