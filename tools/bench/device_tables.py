@@ -237,7 +237,8 @@ def weak(bench, _):
                 for count, name in names.items()}
     executed = [name for count, name in names.items() if count <= 4]
     race = bench.race("weak", {name: variants[name] for name in executed})
-    plans = {name: bench.planned(count, variants[name]) for count, name in names.items()}
+    plans = {name: bench.planned(count, variants[name], profiled=True)
+             for count, name in names.items()}
     one = names[1]
     rows = []
     for count, name in names.items():

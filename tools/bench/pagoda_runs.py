@@ -236,7 +236,7 @@ class Bench:
         return path
 
     def options(self, text, steps, flags):
-        """The words of a run's options. `flags` name the model; the run's folder is self.folder /
+        """A run's options by key. `flags` name the model; the run's folder is self.folder /
         "run"."""
         tokens = int(flags.get("train.tokens_per_step", self.shape.tokens))
         options = {
@@ -246,7 +246,24 @@ class Bench:
             "train.micro_batch_tokens": min(self.shape.microbatch, tokens),
             "train.save_steps": 0, "train.eval_steps": 0, "train.log_steps": steps,
             "optim.learning_rate": 1e-6, "optim.schedule": "constant"} | flags
-        return [word for key, value in options.items() for word in (f"--{key}", str(value))]
+        return options
+
+    def words(self, text, steps, flags):
+        """The same as words of a command line."""
+        return [word for key, value in self.options(text, steps, flags).items()
+                for word in (f"--{key}", str(value))]
+
+    def run_file(self, flags):
+        """The same as a file."""
+        sections = {}
+        for key, value in self.options(self.text, self.shape.steps, flags).items():
+            section, name = key.split(".", 1)
+            text = value if isinstance(value, (int, float)) else json.dumps(str(value))
+            sections.setdefault(section, []).append(f"{name} = {text}")
+        path = self.folder / "run.toml"
+        path.write_text("".join(f"[{section}]\n" + "\n".join(lines) + "\n"
+                                for section, lines in sections.items()))
+        return path
 
     def processes(self, count, words):
         """One process of pagoda, or several under mpirun."""
@@ -260,12 +277,13 @@ class Bench:
         processes."""
         flags = dict(flags)
         ranks = flags.pop("ranks", 1)
-        done = self.processes(ranks, ["train", *self.options(text, steps, flags)])
+        done = self.processes(ranks, ["train", *self.words(text, steps, flags)])
         return done.returncode, done.stderr
 
-    def planned(self, machines, flags):
+    def planned(self, machines, flags, profiled=False):
         """What `pagoda plan` says of the run on so many machines as this one, each with a process;
-        None: it does not fit. Their network is what two processes have here."""
+        None: it does not fit. Their network is what two processes have here. `profiled`: the costs
+        of the run's devices are measured, each by itself, which is done once."""
         sheet, cluster = self.folder / "lab.toml", self.folder / f"lab{machines}.toml"
         if not sheet.exists():
             made = self.processes(2, ["bench", "machine", "--dir", self.folder, "--out", sheet])
@@ -275,7 +293,16 @@ class Bench:
         cluster.write_text(re.sub(r"(?m)^nodes = .*$", f"nodes = {json.dumps([node] * machines)}",
                                   sheet.read_text()))
         flags = {key: value for key, value in flags.items() if key != "ranks"}
-        asked = self.processes(1, ["plan", *self.options(self.text, self.shape.steps, flags),
+        profile = self.folder / "profiled.toml"
+        if profiled and not profile.exists():
+            made = self.processes(1, ["bench", "machine", self.run_file(flags), "--device", "cpu",
+                                      "--dir", self.folder, "--out", profile])
+            if made.returncode != 0:
+                fail(f"bench machine of a run: {made.stderr}")
+        if profiled:
+            cluster.write_text(cluster.read_text().replace(json.dumps(node),
+                                                           json.dumps(profile.name)))
+        asked = self.processes(1, ["plan", *self.words(self.text, self.shape.steps, flags),
                                    "--cluster", cluster, "--json"])
         if not asked.stdout.startswith("{"):
             fail(f"plan: {asked.stderr}")
