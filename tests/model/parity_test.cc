@@ -329,7 +329,7 @@ TEST_P(Bf16Parity, DistanceToFp32) {
   const double usual = usual_distance(expected, model.table());
   double worst = 0;
   std::string worst_name;
-  int compared = 0;
+  std::vector<double> ratios;
   for (size_t t = 0; t < model.table().tensors.size(); ++t) {
     const TensorSpec& tensor = model.table().tensors[t];
     const RecordSpec& record = model.table().records[tensor.record];
@@ -340,15 +340,18 @@ TEST_P(Bf16Parity, DistanceToFp32) {
     double reference = expected.number("bf16_distance.grad." + tensor.name);
     if (tensor.num_elements() < kFewValues) reference = std::max(reference, usual);
     EXPECT_LE(off, 1.5 * reference) << tensor.name << ": " << off;
-    ++compared;
+    ratios.push_back(off / reference);
     if (off / reference > worst) {
       worst = off / reference;
       worst_name = tensor.name;
     }
   }
-  std::printf("%d tensors; worst ratio to the reference's distance: %.3f, %s\n", compared, worst,
-              worst_name.c_str());
-  EXPECT_GT(compared, 20);
+  const auto middle = ratios.begin() + std::ssize(ratios) / 2;
+  std::nth_element(ratios.begin(), middle, ratios.end());
+  std::printf(
+      "%zu tensors; ratio to the reference's distance: %.3f in the middle, %.3f worst, %s\n",
+      ratios.size(), *middle, worst, worst_name.c_str());
+  EXPECT_GT(ratios.size(), 20u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Bf16Parity,
