@@ -14,7 +14,8 @@
 // checksum all equal the index (this catches lost, stale and misdirected writes).
 //
 // Several stores may share one numbering of pages. A page that is not `here` has no content in this
-// store; adopt() and release() change that.
+// store; adopt() and release() change that. Pages that are `local` have room in the store, but are
+// no part of what it was made for.
 //
 // Threading: one thread calls everything. A write's checksum is computed on a thread of this object
 // (which waits for `after` in the order of the calls), a read is checked on the storage's thread
@@ -45,6 +46,9 @@ struct PageSpec {
   uint32_t record = 0;  // pages of one record share a generation at every commit
   bool durable = true;
   bool here = true;  // may have content in this store
+  // Belongs to this opening of the store: others may have fewer or more such pages, so they are not
+  // counted in the superblock. They are scratch, and their ids are above those of all other pages.
+  bool local = false;
   // Extents that it needs. `slots` is PageFile::Options'.
   int extents(int slots) const { return !here ? 0 : durable ? slots : 1; }
 };
@@ -84,7 +88,8 @@ class PageFile {
   // extents for the pages that are here.
   static Result<std::unique_ptr<PageFile>> create(Storage* storage, const Options& options,
                                                   std::vector<PageSpec> pages);
-  // Opens existing files; superblocks must agree with `pages` (kMismatch) and with `store_id`.
+  // Opens existing files; superblocks must agree with `pages` (kMismatch) and with `store_id`, and
+  // there must be extents for all that are here (kMismatch).
   // `committed` is the checkpoint to continue from: one entry per durable page that is here, each
   // with an extent of its own, or kMismatch.
   static Result<std::unique_ptr<PageFile>> open(Storage* storage, const Options& options,

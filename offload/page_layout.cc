@@ -219,9 +219,11 @@ PageLayout PageLayout::fixed(const std::vector<PageSpec>& pages, int slots, size
   layout.file_bytes.assign(files, kFirstExtentOffset);
   const auto durable = std::count_if(pages.begin(), pages.end(),
                                      [](const PageSpec& page) { return page.durable; });
+  const size_t count = counted_pages(pages);
   size_t of_durable = 0, of_scratch = static_cast<size_t>(durable * slots);
-  layout.extents.resize(of_scratch + pages.size() - static_cast<size_t>(durable));
-  for (const PageSpec& page : pages) {
+  layout.extents.resize(of_scratch + count - static_cast<size_t>(durable));
+  for (size_t i = 0; i < count; ++i) {
+    const PageSpec& page = pages[i];
     const size_t file = page.record % files;
     size_t& next = page.durable ? of_durable : of_scratch;
     for (int i = 0; i < (page.durable ? slots : 1); ++i) {
@@ -233,9 +235,17 @@ PageLayout PageLayout::fixed(const std::vector<PageSpec>& pages, int slots, size
   return layout;
 }
 
+size_t counted_pages(const std::vector<PageSpec>& pages) {
+  size_t count = pages.size();
+  while (count > 0 && pages[count - 1].local) --count;
+  return count;
+}
+
 uint32_t page_table_hash(const std::vector<PageSpec>& pages) {
   std::string text;
-  for (const PageSpec& page : pages) {
+  for (size_t i = 0; i < counted_pages(pages); ++i) {
+    const PageSpec& page = pages[i];
+    CHECK(!page.local, "page %zu is local", i);
     text += strf("%lld %u %d\n", (long long)page.bytes, page.record, page.durable ? 1 : 0);
   }
   return crc32c(text.data(), static_cast<int64_t>(text.size()));

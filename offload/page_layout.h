@@ -35,9 +35,9 @@ struct Superblock {
   StoreId store_id = {};
   uint32_t directory_count = 0;
   uint32_t directory_index = 0;
-  uint32_t page_count = 0;
+  uint32_t page_count = 0;       // of counted_pages()
   uint32_t slots = 0;            // per durable page
-  uint32_t page_table_hash = 0;  // CRC32C over every page's bytes, record and durability
+  uint32_t page_table_hash = 0;  // of page_table_hash()
   int64_t file_bytes = 0;
   std::vector<ExtentClass> classes;  // at most kMostClasses; none in kFixedFormat
 
@@ -84,12 +84,15 @@ struct PageLayout {
 
   // Extents are numbered class by class, and number e lies in file e mod `files`.
   static PageLayout of_classes(std::vector<ExtentClass> classes, size_t files);
-  // The layout of kFixedFormat. Pages lie in order of id, those of record r in file r mod `files`.
+  // The layout of kFixedFormat, which has no room for local pages. Pages lie in order of id, those
+  // of record r in file r mod `files`.
   // The extents of durable pages are numbered first, then the others.
   static PageLayout fixed(const std::vector<PageSpec>& pages, int slots, size_t files);
 };
 
-// What the formats have in common: every page's bytes, record and durability.
+// How many of the pages a superblock counts: all but those that are local, which come last.
+size_t counted_pages(const std::vector<PageSpec>& pages);
+// What the formats have in common: the bytes, record and durability of every page that is counted.
 uint32_t page_table_hash(const std::vector<PageSpec>& pages);
 
 }  // namespace pagoda

@@ -63,7 +63,7 @@ Superblock superblock_of(const PageLayout& layout, const std::vector<PageSpec>& 
   block.store_id = id;
   block.directory_count = narrow<uint32_t>(layout.file_bytes.size());
   block.directory_index = narrow<uint32_t>(index);
-  block.page_count = narrow<uint32_t>(pages.size());
+  block.page_count = narrow<uint32_t>(counted_pages(pages));
   block.slots = narrow<uint32_t>(slots);
   block.page_table_hash = page_table_hash(pages);
   block.file_bytes = layout.file_bytes[index];
@@ -97,12 +97,13 @@ Result<FoundStore> read_store(Storage* storage, const std::vector<int>& files,
   for (size_t i = 0; i < files.size(); ++i) {
     const Superblock& block = blocks[i];
     if (block != superblock_of(store.layout, pages, slots, store.id, i)) {
-      return Status(Exit::kMismatch,
-                    strf("%s was made for other pages or directories (file %u of %u, %u pages, %u "
-                         "slots; expected file %zu of %zu, %zu pages, %d slots); use the run file "
-                         "it was made with",
-                         paths[i].c_str(), block.directory_index, block.directory_count,
-                         block.page_count, block.slots, i, files.size(), pages.size(), slots));
+      return Status(
+          Exit::kMismatch,
+          strf("%s was made for other pages or directories (file %u of %u, %u pages, %u "
+               "slots; expected file %zu of %zu, %zu pages, %d slots); use the run file "
+               "it was made with",
+               paths[i].c_str(), block.directory_index, block.directory_count, block.page_count,
+               block.slots, i, files.size(), counted_pages(pages), slots));
     }
     if (const int64_t bytes = storage->length(files[i]); bytes != block.file_bytes) {
       return Status(Exit::kMismatch,

@@ -111,6 +111,42 @@ TEST_P(PageFileTest, RefusesWhatDoesNotFit) {
   ASSERT_OK(store.file->verify());
 }
 
+// A store is opened with and without pages that only some openings have, if there is room.
+TEST_P(PageFileTest, LocalPagesAreNotWhatAStoreIsMadeFor) {
+  Store store = make_store();
+  // The scratch page's size, and that of durable pages.
+  for (const int64_t bytes : {2 * kIoAlign, 3 * kIoAlign}) {
+    store.pages.push_back({bytes, 3, false, true, true});
+  }
+  ASSERT_OK(store.create());
+  for (PageId page = 0; page < 9; ++page) ASSERT_OK(store.write(page, 1, page));
+  for (PageId page = 0; page < 9; ++page) ASSERT_OK(store.expect(page, page));
+  ASSERT_OK(store.file->sync());
+  const std::vector<PageVersion> versions = store.file->versions();
+  EXPECT_EQ(versions.size(), 6u);
+  const std::string id = store.file->store_id();
+  store.file->committed();
+  const std::vector<PageSpec> all = store.pages;
+  for (const size_t count : {size_t{7}, size_t{8}, size_t{9}}) {
+    store.file.reset();
+    store.pages.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(count));
+    ASSERT_OK(store.open(id, versions));
+    ASSERT_OK(store.file->verify());
+    for (PageId page = 0; page < 6; ++page) ASSERT_OK(store.expect(page, page));
+    ASSERT_OK(store.write(static_cast<PageId>(count - 1), 2, 50));
+    ASSERT_OK(store.expect(static_cast<PageId>(count - 1), 50));
+  }
+  store.file.reset();
+  store.pages = all;
+  store.pages.push_back({kIoAlign * 2, 3, false, true, true});
+  const Status full = store.open(id, versions);
+  EXPECT_EQ(full.code(), Exit::kMismatch);
+  EXPECT_NE(full.message().find("too few extents"), std::string::npos) << full.message();
+  store.pages = all;
+  store.pages[7].local = false;
+  EXPECT_EQ(store.open(id, versions).code(), Exit::kMismatch) << "another count";
+}
+
 // Writes and reads ordered by events alone, many in flight, as a pager uses it.
 TEST_P(PageFileTest, EventsOrderTransfers) {
   Store store = make_store();
