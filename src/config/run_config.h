@@ -21,8 +21,8 @@
 #include "offload/storage.h"
 #include "optim/schedule.h"
 #include "optim/state_format.h"
+#include "plan/machine/device_budget.h"
 #include "plan/step/assignment.h"
-#include "plan/step/device_budget.h"
 #include "plan/step/lags.h"
 #include "plan/step/run_shape.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "plan/step/device_budget.h"
+#include "plan/machine/device_budget.h"
 #include "plan/step/run_shape.h"
 
 namespace pagoda {

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "plan/machine/device_budget.h"
 #include "plan/memory/host_division.h"
-#include "plan/step/device_budget.h"
 #include "plan/step/pages.h"
 #include "plan/step/step_plan.h"
 
