@@ -143,21 +143,25 @@ void TrainRun::warn(const std::string& text) {
   write(MetricsType::kWarn, {{"step", trainer_->steps_done()}, {"text", text}});
 }
 
-// Counts what this rank's devices did, against the peak that `pagoda plan` takes for the machine.
+// Counts what this rank's devices did, against the peak that `pagoda plan` takes for the machine. A
+// stage's share of the work is that of its layers, as if head and embedding were in all of them.
 double TrainRun::mfu_of(const StepUsage& usage) const {
   const Session& session = trainer_->session();
   const RunShape& shape = session.shape();
   const auto cost = model_cost(model_shape(session.config()));
   if (!cost.ok()) return NAN;
-  int64_t attended = 0, rows = 0;
-  for (int64_t b = 0; b < shape.microbatches; ++b) {
-    attended += shape.rank_of(shape.attending(b)) == shape.rank;
+  int64_t attended = 0, rows = 0;  // microbatches in each layer
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    for (int64_t b = 0; b < shape.microbatches; ++b) {
+      attended += shape.rank_of(shape.attending(l, b)) == shape.rank;
+    }
   }
   for (const DeviceUsage& device : usage.devices) rows += device.expert_rows;
   const int64_t sequence_len = config_.data.sequence_len;
   const double flops = part_flops(
       cost.value(), sequence_len,
-      static_cast<double>(attended * shape.microbatch_tokens / sequence_len),
+      static_cast<double>(attended * shape.microbatch_tokens / sequence_len) /
+          static_cast<double>(shape.num_layers),
       static_cast<double>(rows));
   return flops / (peak_flops_per_s_ * usage.step_s);
 }

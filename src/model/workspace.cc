@@ -191,7 +191,12 @@ void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const Wo
   first_kept = size.first_kept(model.num_layers());
   count_own(arena, size, device);
   WorkspaceArena during_training = arena;
-  const bool generates = device_of_shard(size.shard_device, 0) == device;
+  // A pass of generation is of the first shard, in each stage.
+  bool generates = false;
+  for (size_t s = 0; s < std::max<size_t>(1, size.shard_device.size());
+       s += static_cast<size_t>(size.sums.shards)) {
+    generates = generates || device_of_shard(size.shard_device, static_cast<int64_t>(s)) == device;
+  }
   if (generates) cache = lay_out_cache(arena, model, size);
   if (!size.training) return;
   lay_out_training(during_training, model, size);
@@ -202,14 +207,17 @@ void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const Wo
 // What only counts bytes may be asked about billions of microbatches.
 void Workspace::count_own(const WorkspaceArena& arena, const WorkspaceSize& size, int device) {
   const int64_t m = size.microbatches, shards = size.sums.shards;
-  int64_t own_shards = 0;
-  for (int64_t s = 0; s < shards; ++s) {
-    own_shards += device_of_shard(size.shard_device, s) == device;
+  // A device attends to shards of one stage.
+  int64_t own_shards = 0, stage = 0;
+  for (int64_t s = 0; s < std::max(shards, std::ssize(size.shard_device)); ++s) {
+    if (device_of_shard(size.shard_device, s) != device) continue;
+    ++own_shards;
+    stage = s / shards;
   }
   num_own = m / shards * own_shards;
   own.clear();
   for (int64_t b = 0, count = 0; b < m && arena.base != nullptr; ++b) {
-    const int attends = device_of_shard(size.shard_device, size.sums.shard(b, m));
+    const int attends = device_of_shard(size.shard_device, stage * shards + size.sums.shard(b, m));
     own.push_back(attends == device ? count++ : -1);
   }
 }

@@ -40,6 +40,9 @@ Status check_trace(const RunShape& shape, const RoutingTrace& trace) {
         "or ranks with --cluster");
   }
   if (shape.zebra) return refuse("zebra chooses homes itself; plan the layout of experts");
+  if (shape.stages.several()) {
+    return refuse("experts stay with their stage; plan the layout of experts");
+  }
   if (trace.steps.empty()) {
     return Status(Exit::kBadData, "--routing: it has no whole step; record at least one");
   }
@@ -202,7 +205,7 @@ Status RoutedRun::time_exchanges(const RoutedStep& step) {
   const auto end_of = [&](int device) { return by_rank ? shape().rank_of(device) : device; };
   std::vector<int32_t> attends;
   for (int64_t b = 0; b < shape().microbatches; ++b)
-    attends.push_back(end_of(shape().attending(b)));
+    attends.push_back(end_of(shape().attending(0, b)));
   const std::vector<double> rates(static_cast<size_t>(ends), link_.bytes_per_s);
   SendingOrder in_order(static_cast<size_t>(ends), std::vector<int>(static_cast<size_t>(ends)));
   for (std::vector<int>& receivers : in_order) std::iota(receivers.begin(), receivers.end(), 0);

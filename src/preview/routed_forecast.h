@@ -57,9 +57,9 @@ struct RoutedLink {
   double bytes_per_s = 0;  // of the link of a device or, with several ranks, of a rank, each way
 };
 
-// kUsage where the trace is that of another model or other microbatches, or the run has one device
-// or zebra's layout, whose homes are its search's; kBadData where it has no whole step. The errors
-// of forecast_step.
+// kUsage where the trace is that of another model or other microbatches, or the run has one device,
+// stages, or zebra's layout, whose homes are its search's; kBadData where it has no whole step. The
+// errors of forecast_step.
 Result<RoutedForecast> forecast_routed(const ModelSizes& model, std::vector<PlannedRank> ranks,
                                        const RoutedLink& link, const RoutingTrace& trace);
 

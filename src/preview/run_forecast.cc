@@ -1,6 +1,7 @@
 #include "preview/run_forecast.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/si_units.h"
@@ -55,12 +56,16 @@ Status check_fit(const RunForecast& plan) {
 std::vector<RunForecast::DeviceWork> works_of(const RunShape& shape) {
   std::vector<RunForecast::DeviceWork> works(static_cast<size_t>(shape.devices));
   for (int64_t b = 0; b < shape.microbatches; ++b) {
-    ++works[static_cast<size_t>(shape.attending(b))].microbatches;
+    for (int stage = 0; stage < shape.stages.count; ++stage) {
+      const int64_t shard = shape.sums.shard(b, shape.microbatches);
+      ++works[static_cast<size_t>(device_of_shard(shape.shards_of(stage), shard))].microbatches;
+    }
   }
-  const auto moe = std::find(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
-  if (moe == shape.is_moe.end()) return works;
-  for (const int home : layer_seats(shape, moe - shape.is_moe.begin(), {})) {
-    ++works[static_cast<size_t>(home)].experts;
+  std::vector<uint8_t> counted(static_cast<size_t>(shape.stages.count), 0);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    uint8_t& once = counted[static_cast<size_t>(shape.stage_of(l))];
+    if (shape.is_moe[static_cast<size_t>(l)] == 0 || std::exchange(once, uint8_t{1}) != 0) continue;
+    for (const int home : layer_seats(shape, l, {})) ++works[static_cast<size_t>(home)].experts;
   }
   return works;
 }
@@ -202,6 +207,7 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
     setup.lags = first.setup.lags;
     setup.offloaded = first.setup.offloaded;
     setup.size.shard_device = first.setup.size.shard_device;
+    setup.stages = first.setup.stages;
     const RunShape shape = make_run_shape(model.shape, setup);
     rank.group = choose_group(shape, model.shape, setup, rank.device_bytes);
     blocks = std::min(blocks, rank.group.blocks);

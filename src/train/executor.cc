@@ -12,6 +12,18 @@ int64_t StepBatch::unpadded_tokens(int64_t begin, int64_t end) const {
   return std::count(padding.begin() + begin, padding.begin() + end, uint8_t{0});
 }
 
+namespace {
+
+// Whether the device attends, in some layer, to what a pass of generation is of.
+bool takes_first_shard(const RunShape& shape, int device) {
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    if (shape.attending(l, 0) == device) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 Executor::Executor(Setup setup)
     : setup_(std::move(setup)),
       own_(setup_.shape->own_devices()),
@@ -41,16 +53,25 @@ Executor::Executor(Setup setup)
     const int device = own_.first + static_cast<int>(d);
     lay_out_workspace(arena, model, setup_.size, device, steps_[d], experts_[d]);
     if (setup_.shape->attends(device)) attending_.push_back(d);
-    if (device_of_shard(setup_.shape->shard_device, 0) == device) generating_ = static_cast<int>(d);
+    if (takes_first_shard(*setup_.shape, device)) generating_.push_back(d);
     compute_.push_back(
         setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
     if (setup_.shape->devices > 1) {
-      lanes_.push_back({setup_.devices[d]->make_stream(strf("out %zu", d), WorkKind::kLink),
-                        setup_.devices[d]->make_stream(strf("in %zu", d), WorkKind::kLink)});
+      const auto lane = [&](const char* name) {
+        return setup_.devices[d]->make_stream(strf("%s %zu", name, d), WorkKind::kLink);
+      };
+      Lanes lanes{lane("out"), lane("in"), nullptr, nullptr};
+      if (setup_.shape->stages.several()) {
+        lanes.from_below = lane("from below");
+        lanes.from_above = lane("from above");
+      }
+      lanes_.push_back(std::move(lanes));
     }
     compute_.back()->use_scratch(
         {experts_[d].scratch, static_cast<size_t>(experts_[d].scratch_bytes)});
   }
+  const int last = setup_.shape->attending(setup_.shape->num_layers, 0);
+  if (own_.contains(last)) logits_device_ = last - own_.first;
   for (size_t r = 0; r < setup_.table.records.size(); ++r) {
     spans_.push_back(spans_of(static_cast<int64_t>(r)));
   }
@@ -102,21 +123,23 @@ void Executor::begin_pass(const GenerationPass& pass) {
   wanted_ = static_cast<int64_t>(pass.wanted.size());
   CHECK(wanted_ <= setup_.size.wanted_tokens());
   for (Blocks& blocks : blocks_) blocks.set_microbatch_tokens(n);
-  if (!generates()) return;
-  const auto device = static_cast<size_t>(generating_);
-  Stream& s = *compute_[device];
-  const Workspace& step = steps_[device];
-  s.copy(step.tokens, pass.tokens.data(), n * 4);
-  s.copy(step.positions, pass.positions.data(), n * 4);
-  s.copy(step.cache.sequence, pass.sequences.data(), n * 4);
-  setup_.ops[device]->fill_zero(step.padding, n, s);
-  s.copy(step.cache.wanted, pass.wanted.data(), wanted_ * 4);
+  for (const size_t device : generating_) {
+    Stream& s = *compute_[device];
+    const Workspace& step = steps_[device];
+    s.copy(step.tokens, pass.tokens.data(), n * 4);
+    s.copy(step.positions, pass.positions.data(), n * 4);
+    s.copy(step.cache.sequence, pass.sequences.data(), n * 4);
+    setup_.ops[device]->fill_zero(step.padding, n, s);
+    s.copy(step.cache.wanted, pass.wanted.data(), wanted_ * 4);
+  }
 }
 
 Stream& Executor::stream_of(const Task& task) {
   if (task.on_host) return task.lane == Lane::kIn ? *arriving_ : *optimizer_;
   if (task.lane == Lane::kCompute) return *compute_[own(task)];
   const Lanes& lanes = lanes_[own(task)];
+  if (task.lane == Lane::kFromBelow) return *lanes.from_below;
+  if (task.lane == Lane::kFromAbove) return *lanes.from_above;
   return task.lane == Lane::kOut ? *lanes.out : *lanes.in;
 }
 
@@ -310,13 +333,13 @@ LayerBuffers Executor::layer_buffers(const Task& task, const Lease& lease) const
   const int64_t rows_bytes = t * setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
   for (size_t i = 0; i < task.num_uses; ++i) {
     const PageId page = task.uses[i].page;
-    if (page == pages.normed(task.microbatch)) {
+    if (pages.is_normed(page)) {
       in.normed = lease.data(i);
       in.rstd = reinterpret_cast<float*>(lease.data(i) + rows_bytes);
       in.probs = in.rstd + t;
-    } else if (page == pages.sum(task.microbatch)) {
+    } else if (pages.is_sum(page)) {
       in.sum = reinterpret_cast<float*>(lease.data(i));
-    } else if (page == pages.dresidual(task.microbatch)) {
+    } else if (pages.is_dresidual(page)) {
       in.dresidual = lease.data(i);
     }
   }
@@ -385,28 +408,12 @@ void Executor::clear_frozen(const Task& task, float* gradient, Stream& s) {
   }
 }
 
-template <typename T>
-void Executor::read_back(T* Workspace::*from, int64_t of_one, std::vector<T>& to) {
-  to.assign(static_cast<size_t>(setup_.size.microbatches * of_one), T());
-  for (int64_t first = 0; first < setup_.size.microbatches;) {
-    const int device = attending(first);
-    int64_t end = first + 1;
-    while (end < setup_.size.microbatches && attending(end) == device) ++end;
-    if (own_.contains(device)) {
-      compute_[own(device)]->copy(to.data() + first * of_one,
-                                  steps_[own(device)].*from + first * of_one,
-                                  (end - first) * of_one * static_cast<int64_t>(sizeof(T)));
-    }
-    first = end;
-  }
-}
-
-Result<Executor::Routed> Executor::read_routing(int64_t microbatch) {
+Result<Executor::Routed> Executor::read_routing(int64_t layer, int64_t microbatch) {
   const TraceScope reading(setup_.trace, issue_lane_, "read back routing");
-  if (own_.contains(attending(microbatch))) {
+  if (own_.contains(attending(layer, microbatch))) {
     routed_at_[microbatch].wait();
   } else {
-    RETURN_IF_ERROR(receive_routing(microbatch));
+    RETURN_IF_ERROR(receive_routing(layer, microbatch));
   }
   const auto e = static_cast<size_t>(setup_.config.num_experts);
   const double* copy = routed_copies_.data() + microbatch * routed_doubles();
@@ -433,6 +440,8 @@ void Executor::synchronize() {
   for (const Lanes& lanes : lanes_) {
     s.wait(lanes.out->record());
     s.wait(lanes.in->record());
+    if (lanes.from_below) s.wait(lanes.from_below->record());
+    if (lanes.from_above) s.wait(lanes.from_above->record());
   }
   s.wait(optimizer_->record());
   if (arriving_) s.wait(arriving_->record());
@@ -440,8 +449,15 @@ void Executor::synchronize() {
 }
 
 std::vector<double> Executor::loss_sums() {
-  std::vector<double> sums;
-  read_back(&Workspace::loss_sums, 1, sums);
+  std::vector<double> sums(static_cast<size_t>(setup_.size.microbatches), 0);
+  for (int64_t first = 0, end = 0; first < setup_.size.microbatches; first = end) {
+    const auto device_of = [&](int64_t b) { return attending(setup_.shape->num_layers, b); };
+    const int device = device_of(first);
+    for (end = first; end < setup_.size.microbatches && device_of(end) == device;) ++end;
+    if (!own_.contains(device)) continue;
+    compute_[own(device)]->copy(sums.data() + first, steps_[own(device)].loss_sums + first,
+                                (end - first) * int64_t{sizeof(double)});
+  }
   for (const size_t device : attending_) compute_[device]->synchronize();
   return sums;
 }
@@ -450,7 +466,7 @@ void Executor::read_logits(int64_t i, std::vector<float>& logits) {
   const int64_t v = setup_.config.vocab_size;
   logits.resize(static_cast<size_t>(v));
   CHECK(generates());
-  const auto device = static_cast<size_t>(generating_);
+  const auto device = static_cast<size_t>(logits_device_);
   Stream& s = *compute_[device];
   s.copy(logits.data(), steps_[device].head.logits + i * v, v * 4);
   s.synchronize();

@@ -86,9 +86,11 @@ class Executor {
     Trace* trace = nullptr;        // not owned
   };
 
-  // Compute, and with several devices what leaves and what arrives; the optimizer's stream comes on
-  // top, once.
-  static constexpr int streams_per_device(int devices) { return devices > 1 ? kLanes : 1; }
+  // Compute, with several devices what leaves and what arrives, and with several stages what
+  // arrives from others; the optimizer's stream comes on top, once.
+  static constexpr int streams_per_device(int devices, int stages) {
+    return stages > 1 ? kLanes : devices > 1 ? kLanesOfOneStage : 1;
+  }
   // With several ranks, for what comes to the host: weights, and routing.
   static constexpr int kStreamsFromRanks = 2;
 
@@ -97,8 +99,8 @@ class Executor {
 
   // Copies the step's input to the devices that attend. `batch` stays valid until synchronize().
   void begin_step(const StepBatch& batch);
-  // Copies the input of a pass of generation to the device that attends to the first shard, if it
-  // is one of the rank's. The tasks of the pass follow.
+  // Copies the input of a pass of generation to the devices of the rank that attend to the first
+  // shard. The tasks of the pass follow.
   void begin_pass(const GenerationPass& pass);
   // Sets the tokens per expert of a layer and of those microbatches that are taken through its
   // experts together, for the tasks of these.
@@ -123,10 +125,10 @@ class Executor {
     std::span<const double> prob_sums;  // (E)
     double log_squares = 0;             // of Ops::log_sums; 0 without WorkspaceSize::z_loss
   };
-  // Waits until the microbatch is routed, and for nothing that its device does after that. Returns
-  // the link's error where another rank's routing did not come. REQUIRES: its kRoute task has run
-  // here, or is one of another rank and not read yet.
-  Result<Routed> read_routing(int64_t microbatch);
+  // Waits until the microbatch is routed in the layer, and for nothing that its device does after
+  // that. Returns the link's error where another rank's routing did not come. REQUIRES: its kRoute
+  // task has run here, or is one of another rank and not read yet.
+  Result<Routed> read_routing(int64_t layer, int64_t microbatch);
   // Sets the gradient of the balance loss with respect to each probability of some microbatches.
   // `gradient`: (M, E). Waits if these are all.
   void set_aux_gradient(const std::vector<float>& gradient, Microbatches microbatches);
@@ -143,7 +145,8 @@ class Executor {
   double square_sum(int64_t record) const;
   // Waits for the pass: the logits of a pass's i-th wanted token. (V) REQUIRES: generates().
   void read_logits(int64_t i, std::vector<float>& logits);
-  bool generates() const { return generating_ >= 0; }  // passes end on a device of the rank
+  // Passes of generation end on a device of the rank.
+  bool generates() const { return logits_device_ >= 0; }
   // True once an eager update met a non-finite gradient (and left its record alone).
   bool saw_non_finite() const { return saw_non_finite_; }
   // True once an update made a weight that is not finite: nothing may be saved any more.
@@ -189,7 +192,9 @@ class Executor {
   // The task's device among the rank's.
   size_t own(const Task& task) const { return static_cast<size_t>(task.device - own_.first); }
   size_t own(int device) const { return static_cast<size_t>(device - own_.first); }
-  int attending(int64_t microbatch) const { return setup_.shape->attending(microbatch); }
+  int attending(int64_t layer, int64_t microbatch) const {
+    return setup_.shape->attending(layer, microbatch);
+  }
   bool waits_to_bring(const Task& task) const;
   Blocks::Documents documents(int64_t microbatch) const;
   GradientSum gradient_sum(const Task& task, const Lease& lease) const;
@@ -198,22 +203,20 @@ class Executor {
   void count_rows(const Task& task);
   void enqueue_index(const Task& task, Stream& s);
   struct Lanes {
-    std::unique_ptr<Stream> out, in;
+    std::unique_ptr<Stream> out, in, from_below,
+        from_above;  // the last two: nullptr with one stage
   };
   using Channels = std::map<std::pair<int, int>, int64_t>;  // [from, to] transfers so far
   void transfer(const Task& task, Lease& lease, Stream& s);
   Transfer next_transfer(const Task& task, Channels& channels) const;
-  Transfer routing_transfer(int64_t microbatch, int rank, Channels& channels) const;
-  void send_routing(int64_t microbatch, Stream& s);
-  Status receive_routing(int64_t microbatch);
+  Transfer routing_transfer(int64_t layer, int64_t microbatch, int rank, Channels& channels) const;
+  void send_routing(int64_t layer, int64_t microbatch, Stream& s);
+  Status receive_routing(int64_t layer, int64_t microbatch);
   const ExpertWave& wave_of(const Task& task) const;
   void enqueue_dispatch(const Task& task, const Lease& lease, const LayerBuffers& in, Stream& s);
   void enqueue_combine(const Task& task, const Lease& lease, const LayerBuffers& in, Stream& s);
   void enqueue_place(const Task& task, const Lease& lease, Stream& s);
   void enqueue_pack(const Task& task, const Lease& lease, Stream& s);
-  // Copies rows [b * of_one, (b + 1) * of_one) of each microbatch b from the device that attends.
-  template <typename T>
-  void read_back(T* Workspace::*from, int64_t of_one, std::vector<T>& to);
   void enqueue_experts(const Task& task, const Lease& lease, Stream& s);
   void locate_rows(const Task& task, const std::byte* inbound, Stream& s);
   const std::byte* inbound_of(const Task& task, const Lease& lease) const;
@@ -234,7 +237,8 @@ class Executor {
   std::vector<Blocks> blocks_;        // [device]
   std::vector<Workspace> steps_;      // [device] of those that attend
   std::vector<size_t> attending_;     // devices
-  int generating_ = -1;               // the device of passes of generation; -1: another rank's
+  std::vector<size_t> generating_;    // devices of passes of generation
+  int logits_device_ = -1;            // the last of them; -1: another rank's
   std::vector<ExpertSpace> experts_;  // [device]
   std::vector<std::vector<AdamSpan>> spans_;  // [record]
   // [record] the squared norm of its gradient, in memory that the host reads; valid when the

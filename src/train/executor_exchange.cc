@@ -38,28 +38,30 @@ Transfer Executor::next_transfer(const Task& task, Channels& channels) const {
 }
 
 // A microbatch's routing on its way from the device that attends to a rank.
-Transfer Executor::routing_transfer(int64_t microbatch, int rank, Channels& channels) const {
-  const int from = attending(microbatch), to = host_end(*setup_.shape, rank);
+Transfer Executor::routing_transfer(int64_t layer, int64_t microbatch, int rank,
+                                    Channels& channels) const {
+  const int from = attending(layer, microbatch), to = host_end(*setup_.shape, rank);
   return {channels[{from, to}]++, from, to,
           routed_doubles() * static_cast<int64_t>(sizeof(double)), 0,
           strf("routing of microbatch %lld", (long long)microbatch)};
 }
 
-void Executor::send_routing(int64_t microbatch, Stream& s) {
+void Executor::send_routing(int64_t layer, int64_t microbatch, Stream& s) {
   const auto* copy =
       reinterpret_cast<const std::byte*>(routed_copies_.data() + microbatch * routed_doubles());
   std::vector<Event> sent;
   for (int rank = 0; rank < setup_.shape->ranks(); ++rank) {
     if (rank == setup_.shape->rank) continue;
-    sent.push_back(setup_.link->send(routing_transfer(microbatch, rank, sent_), copy, s));
+    sent.push_back(setup_.link->send(routing_transfer(layer, microbatch, rank, sent_), copy, s));
   }
   if (!sent.empty()) routing_sent_[microbatch] = when_all(sent);
 }
 
 // What does not come is zeros, which nobody must take for routing.
-Status Executor::receive_routing(int64_t microbatch) {
+Status Executor::receive_routing(int64_t layer, int64_t microbatch) {
   double* copy = routed_copies_.data() + microbatch * routed_doubles();
-  const Transfer transfer = routing_transfer(microbatch, setup_.shape->rank, received_);
+  const Transfer transfer = routing_transfer(layer, microbatch, setup_.shape->rank, received_);
+  routing_->wait(routing_sent_[microbatch]);  // of a layer of another stage
   setup_.link->receive(transfer, reinterpret_cast<std::byte*>(copy), *routing_);
   routing_->synchronize();
   RETURN_IF_ERROR(setup_.link->status());
@@ -98,7 +100,7 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
   s.copy(copy + 1, step.prob_sums + b * e, e * int64_t{sizeof(double)});
   s.copy(copy + 1 + e, step.counts + b * e, e * int64_t{sizeof(int32_t)});
   routed_at_[b] = s.record();
-  send_routing(b, s);
+  send_routing(l, b, s);
   blocks.begin_sum(l, b, lease.data(0), in, step, s);
 }
 
@@ -123,7 +125,7 @@ void Executor::wait_for_lanes(const Task& task, Stream& s) {
   }
   if (task.kind != TaskKind::kIndex) return;
   for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
-    if (attending(b) == task.device) s.wait(routed_at_[b]);
+    if (attending(task.layer, b) == task.device) s.wait(routed_at_[b]);
   }
 }
 
@@ -137,7 +139,7 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   const LayerRouting& first = routed_[task.layer].at(task.microbatch).first_row;
   for (size_t i = 0; i < first.size(); ++i) {
     const int64_t b = task.microbatch + static_cast<int64_t>(i);
-    if (setup_.shape->attending(b) != task.device) continue;
+    if (attending(task.layer, b) != task.device) continue;
     setup_.ops[own(task)]->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
                                       first[i].data(), step.rows, step.choices, s);
   }

@@ -24,8 +24,8 @@ PassRunner::PassRunner(Session* session)
             {.training = false, .generating = true}),
       forecast_(session->shape(), session->pages(), session->memory().classes) {}
 
-Result<LayerRouting> PassRunner::read_routing() {
-  ASSIGN_OR_RETURN(const Executor::Routed routed, session_.executor().read_routing(0));
+Result<LayerRouting> PassRunner::read_routing(int64_t layer) {
+  ASSIGN_OR_RETURN(const Executor::Routed routed, session_.executor().read_routing(layer, 0));
   return LayerRouting{{routed.counts.begin(), routed.counts.end()}};
 }
 
@@ -40,7 +40,7 @@ Status PassRunner::run_tasks(bool with_logits) {
     session_.copies().account(piece.all_tasks());
     RETURN_IF_ERROR(session_.transfers());
     if (piece.wait != StepPiece::Wait::kResolve) continue;
-    ASSIGN_OR_RETURN(const LayerRouting routing, read_routing());
+    ASSIGN_OR_RETURN(const LayerRouting routing, read_routing(piece.layer));
     executor.set_routing(piece.layer, piece.microbatches.first, routing);
     schedule.resolve(routing);
   }
@@ -67,7 +67,8 @@ Result<std::vector<int32_t>> PassRunner::next_tokens(size_t count, const Choose&
   if (session_.ranks().alone()) return tokens;
   const std::string own(reinterpret_cast<const char*>(tokens.data()), count * sizeof(int32_t));
   ASSIGN_OR_RETURN(const std::vector<std::string> all, session_.ranks().agree(Status(), own));
-  const int rank = session_.shape().rank_of(session_.shape().attending(0));
+  const RunShape& shape = session_.shape();
+  const int rank = shape.rank_of(shape.attending(shape.num_layers, 0));
   const std::string& chosen = all[static_cast<size_t>(rank)];
   if (chosen.size() != own.size()) {
     return Status(Exit::kIoError, strf("rank %d continues other prompts than this one; see that "

@@ -38,7 +38,7 @@ class PassRunner {
 
  private:
   Status run_tasks(bool with_logits);
-  Result<LayerRouting> read_routing();
+  Result<LayerRouting> read_routing(int64_t layer);
 
   Session& session_;
   StepPlan plan_;

@@ -125,7 +125,8 @@ int session_threads(const SessionOptions& options) {
   if (several) threads += Executor::kStreamsFromRanks;
   for (const DeviceSetup& device : options.own_setups()) {
     // The workers of a pool are beside the stream that calls it.
-    threads += device.threads - 1 + Executor::streams_per_device(options.num_devices()) +
+    threads += device.threads - 1 +
+               Executor::streams_per_device(options.num_devices(), options.stages) +
                Pager::kStreamsPerDevice;
   }
   // Where GPUs are no peers, each pair has a stream for what goes through the host.

@@ -37,7 +37,7 @@ RunSetup run_setup(const RunConfig& config) {
   setup.shares = config.parallel.shares;
   setup.deal_attention(config.attention_devices(std::ssize(setup.devices)));
   setup.zebra = config.zebra();
-  setup.size.pages_expert_sums = setup.size.sums.pages_expert_sums(setup.zebra);
+  setup.size.pages_expert_sums = setup.size.sums.pages_expert_sums(setup.zebra || setup.stages > 1);
   setup.lags = config.lags();
   setup.offloaded = config.offloaded();
   setup.eager_adam = config.optim.clip != ClipKind::kGlobal;
@@ -107,6 +107,14 @@ Status check_layers(const ModelShape& model, const RunSetup& setup) {
                        "number, or one for each layer",
                        (long long)numbers, (long long)model.num_layers()));
   }
+  const int64_t most = std::min<int64_t>(model.num_layers(), setup.num_devices());
+  if (setup.stages > most) {
+    return Status(
+        Exit::kUsage,
+        strf("parallel.stages = %d: each needs a layer and a device, and there are %lld "
+             "layers and %d devices; set %lld at most",
+             setup.stages, (long long)model.num_layers(), setup.num_devices(), (long long)most));
+  }
   if (setup.adam.correction_speed > 0.0 && !model.router_correction) {
     return Status(Exit::kUsage,
                   "optim.correction_speed is above 0, and the model's routers have no "
@@ -149,13 +157,20 @@ Status check_ranks(const ModelShape& model, const RunSetup& setup) {
 void RunSetup::deal_attention(int64_t most) {
   size.shard_device.clear();
   if (devices.size() == 1) return;
-  std::vector<double> speeds;
-  std::vector<int> ranks;
-  for (const DeviceSetup& device : devices) {
-    speeds.push_back(device.attention_speed());
-    ranks.push_back(device.rank);
+  for (int stage = 0; stage < stages; ++stage) {
+    const DeviceRange own = devices_of_stage(stage, stages, num_devices());
+    std::vector<double> speeds;
+    std::vector<int> ranks;
+    for (int d = own.first; d < own.end(); ++d) {
+      const DeviceSetup& device = devices[static_cast<size_t>(d)];
+      speeds.push_back(device.attention_speed());
+      ranks.push_back(device.rank);
+    }
+    if (own.count == 0) return size.shard_device.clear();  // refused by check_layers()
+    for (const int d : deal_shards(size.sums.shards, speeds, most, shares, ranks)) {
+      size.shard_device.push_back(own.first + d);
+    }
   }
-  size.shard_device = deal_shards(size.sums.shards, speeds, most, shares, ranks);
 }
 
 namespace {
@@ -164,8 +179,10 @@ namespace {
 std::vector<int> expert_homes(const ModelShape& model, const RunSetup& setup,
                               const RunShape& shape, int64_t layer) {
   const int64_t experts = model.num_experts;
-  std::vector<int> devices[2];  // those that have experts, those that have what is left to them
+  // Those of the layer's stage: that have experts, and that have what is left to them.
+  std::vector<int> devices[2];
   for (int d = 0; d < setup.num_devices(); ++d) {
+    if (shape.stages.of_device(d) != shape.stage_of(layer)) continue;
     devices[setup.zebra && shape.attends(d)].push_back(d);
   }
   const int64_t left = setup.zebra ? std::min(setup.offloaded_of(layer), experts) : 0;
@@ -186,6 +203,14 @@ std::vector<int> expert_homes(const ModelShape& model, const RunSetup& setup,
   return std::move(dealt[0]);
 }
 
+// Layers go round those of their stage that attend.
+int dense_home(const RunShape& shape, const ModelRecord& record) {
+  const int64_t layer = record.kind == RecordKind::kHead ? shape.num_layers : record.layer;
+  const std::vector<int> attending = shape.attending_devices(shape.stage_of(layer));
+  const auto at = static_cast<size_t>(record.layer < 0 ? 0 : shape.stages.ordinal(layer));
+  return attending[at % attending.size()];
+}
+
 }  // namespace
 
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
@@ -199,8 +224,10 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.tied_embeddings = model.tied_embeddings;
   shape.training = size.training;
   shape.dtype_bytes = dtype_bytes(size.dtype);
+  shape.sums = size.sums;
+  shape.stages =
+      divide_into_stages(setup.stages, setup.pipeline_order, shape.num_layers, setup.num_devices());
   shape.shard_device = size.shard_device;
-  const std::vector<int> attending = shape.attending_devices();
   std::vector<double> speeds;
   for (const DeviceSetup& device : setup.devices) {
     speeds.push_back(setup.shares == ShareKind::kSpeed ? device.expert_speed() : 1);
@@ -211,9 +238,8 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
       shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
       homes = expert_homes(model, setup, shape, record.layer);
     }
-    const auto at = static_cast<size_t>(std::max<int64_t>(0, record.layer));
-    const int device = record.expert < 0 ? attending[at % attending.size()]
-                                         : homes[static_cast<size_t>(record.expert)];
+    const int device =
+        record.expert < 0 ? dense_home(shape, record) : homes[static_cast<size_t>(record.expert)];
     const std::vector<int64_t>& trailing = setup.frozen.trailing;
     const int64_t frozen = trailing.empty() ? 0 : trailing[shape.records.size()];
     const StateLayout state(setup.adam.state, size.dtype, record.num_elements - frozen);
@@ -224,7 +250,6 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
         {record.num_elements, record.layer, record.expert, device, state.bytes, shared, frozen});
   }
   shape.microbatches = size.microbatches;
-  shape.sums = size.sums;
   shape.zebra = setup.zebra;
   shape.lags = setup.lags;
   shape.order = setup.order;
@@ -236,9 +261,11 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   for (const DeviceSetup& device : setup.devices) {
     if (setup.devices.back().rank > 0) shape.device_rank.push_back(device.rank);
   }
-  // A layer that is uploaded whole, or by microbatch, or pinned, has its experts at home.
+  // A layer that is uploaded whole, or by microbatch, or pinned, or in a pipeline, has its experts
+  // at home.
   const bool moves = setup.plan.same_blocks() && !setup.plan.whole_layers;
-  const bool by_step = setup.seats_by_step && !setup.zebra && moves && setup.pinned_share == 0;
+  const bool together = !setup.zebra && setup.stages == 1;
+  const bool by_step = setup.seats_by_step && together && moves && setup.pinned_share == 0;
   if (by_step && size.training && setup.num_devices() > 1) shape.seat_speeds = speeds;
   shape.options = setup.plan;
   // On GPUs a library multiplies rows, which must lie behind one another. Padding has no place.

@@ -41,6 +41,8 @@ struct RunSetup {
   ShareKind shares = ShareKind::kSpeed;
   bool zebra = false;  // RunShape's, and lags
   Lags lags = {};
+  int stages = 1;  // RunShape's, and their order
+  PipelineOrder pipeline_order = PipelineOrder::kBreadthFirst;
   std::shared_ptr<const ActionList> order = {};  // RunShape's
   // [layer], or one for all: experts that zebra leaves where attention is.
   std::vector<int64_t> offloaded = {0};
@@ -53,15 +55,17 @@ struct RunSetup {
     return std::span(devices).subspan(static_cast<size_t>(own_devices().first),
                                       static_cast<size_t>(own_devices().count));
   }
-  // The `most` that are the fastest at attention attend, each to its share of the shards.
+  // The `most` of each stage that are the fastest at attention attend, each to its share of the
+  // shards.
   void deal_attention(int64_t most);
   int64_t offloaded_of(int64_t layer) const {
     return offloaded[offloaded.size() == 1 ? 0 : static_cast<size_t>(layer)];
   }
 };
 
-// kUsage if the setup has numbers for other layers than the model's, moves corrections that its
-// routers have not, or has lags that would have the model's last layer wait for itself.
+// kUsage if the setup has numbers for other layers than the model's, more stages than these or than
+// devices, moves corrections that its routers have not, or has lags that would have the model's
+// last layer wait for itself.
 Status check_layers(const ModelShape& model, const RunSetup& setup);
 
 // Sets what train.freeze names of the model. Returns the errors of freeze_tensors().
@@ -80,9 +84,10 @@ RunSetup run_setup(const RunConfig& config);
 // call it together. kUsage if some compute on GPUs and others do not, or with too many devices.
 Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup);
 
-// Experts go to the devices by their shares, in zebra to those that do not attend but for
-// `offloaded` of each layer, dense layers round those that attend; the embedding and the head are
-// the first one's. REQUIRES: check_model(model), check_layers().
+// Experts go to the devices of their layer's stage by their shares, in zebra to those that do not
+// attend but for `offloaded` of each layer, dense layers round those of the stage that attend; the
+// embedding and the head are the first one's of their stage. REQUIRES: check_model(model),
+// check_layers().
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
 
 // Row blocks of experts that go together on devices with this budget. `shape` may be a part of

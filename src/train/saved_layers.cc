@@ -23,6 +23,7 @@ bool fits(const ModelConfig& config, const SessionOptions& options, const Memory
 int64_t saved_layers(const ModelConfig& config, const SessionOptions& options,
                      const MemoryPlan& memory) {
   if (!options.keep || !options.size.training || !options.plan.same_blocks()) return 0;
+  if (options.stages > 1) return 0;  // the last layers are not on every device
   SessionOptions keeping = options;
   int64_t fit = 0, too_many = config.num_layers + 1;
   while (too_many - fit > 1) {

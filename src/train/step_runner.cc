@@ -97,7 +97,8 @@ Result<LayerRouting> StepRunner::add_routing(const StepPiece& piece, Forward& fo
   const RunShape& shape = session_.shape();
   LayerRouting routing;
   for (int64_t b = piece.microbatches.first; b < piece.microbatches.end(); ++b) {
-    ASSIGN_OR_RETURN(const Executor::Routed routed, session_.executor().read_routing(b));
+    ASSIGN_OR_RETURN(const Executor::Routed routed,
+                     session_.executor().read_routing(piece.layer, b));
     routing.emplace_back(routed.counts.begin(), routed.counts.end());
     forward.z_loss += routed.log_squares / forward.routed;
     for (size_t e = 0; e < routed.counts.size(); ++e) {

@@ -10,7 +10,8 @@ template <typename Sums, typename Visit>
 void visit_part(const RunShape& shape, int rank, std::span<const int64_t> touched, Sums& sums,
                 const Visit& visit) {
   for (int64_t b = 0; b < shape.microbatches; ++b) {
-    if (shape.rank_of(shape.attending(b)) == rank) visit(sums.loss_sums[static_cast<size_t>(b)]);
+    if (shape.rank_of(shape.attending(shape.num_layers, b)) == rank)
+      visit(sums.loss_sums[static_cast<size_t>(b)]);
   }
   for (size_t i = 0; i < touched.size(); ++i) {
     if (shape.home_rank(touched[i]) == rank) visit(sums.square_sums[i]);

@@ -20,6 +20,13 @@ std::string record_name(const RunShape& shape, int64_t record) {
 }
 
 std::string activation_name(const RunShape& shape, const PageTable& pages, PageId page) {
+  for (int64_t l = 1; l < shape.num_layers; ++l) {
+    if (!shape.leaves_stage(l - 1)) continue;
+    const int64_t b = int64_t{page} - pages.leaving_input(l, 0);
+    if (b >= 0 && b < shape.microbatches) {
+      return strf("leaving input L%lld b%lld", (long long)l, (long long)b);
+    }
+  }
   const bool middle = page >= pages.middle(0, 0);
   const int64_t i = page - (middle ? pages.middle(0, 0) : pages.layer_input(0, 0));
   return strf("%s L%lld b%lld", middle ? "middle" : "input", (long long)(i / shape.microbatches),
@@ -28,8 +35,9 @@ std::string activation_name(const RunShape& shape, const PageTable& pages, PageI
 
 std::string layer_buffers_name(const RunShape& shape, const PageTable& pages, PageId page) {
   constexpr const char* kNames[] = {"normed", "sum", "dresidual"};
-  const int64_t i = page - pages.normed(0);
-  return strf("%s b%lld", kNames[i / shape.microbatches], (long long)(i % shape.microbatches));
+  const int set = pages.is_normed(page) ? 0 : pages.is_sum(page) ? 1 : 2;
+  const int64_t i = page - pages.normed(0, 0);
+  return strf("%s b%lld", kNames[set], (long long)(i % shape.microbatches));
 }
 
 }  // namespace

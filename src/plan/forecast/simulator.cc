@@ -70,6 +70,12 @@ void Simulator::add_rank(Machine machine) {
       device.lanes[static_cast<size_t>(Lane::kOut)] = timeline_.add_stream(strf("out %d", d));
       device.lanes[static_cast<size_t>(Lane::kIn)] = timeline_.add_stream(strf("in %d", d));
     }
+    if (shape_.stages.several()) {
+      device.lanes[static_cast<size_t>(Lane::kFromBelow)] =
+          timeline_.add_stream(strf("from below %d", d));
+      device.lanes[static_cast<size_t>(Lane::kFromAbove)] =
+          timeline_.add_stream(strf("from above %d", d));
+    }
     devices_.push_back(device);
   }
   for (const SlotClass& c : rank.replay.residency().classes()) {
@@ -264,7 +270,8 @@ void Simulator::run(const Task& task) {
     after.push_back(sent_[channel(task)].front().ready);
   } else if (task.kind == TaskKind::kIndex) {
     for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
-      if (shape_.attending(b) == task.device) after.push_back(routed_[static_cast<size_t>(b)]);
+      if (shape_.attending(task.layer, b) == task.device)
+        after.push_back(routed_[static_cast<size_t>(b)]);
     }
   } else if (task.lane != Lane::kCompute || reads_index(task)) {
     after.push_back(indexed_[task.device]);
@@ -344,9 +351,9 @@ void Simulator::run(std::span<const StepPiece* const> pieces) {
 }
 
 // When the rank knows what the microbatch's routing chose.
-Simulator::Work Simulator::routed_at(int64_t microbatch) {
+Simulator::Work Simulator::routed_at(int64_t layer, int64_t microbatch) {
   const Work routed = routed_[static_cast<size_t>(microbatch)];
-  const int from = shape_.rank_of(shape_.attending(microbatch));
+  const int from = shape_.rank_of(shape_.attending(layer, microbatch));
   if (from == rank_->number) return routed;
   const double bytes = kRoutedBytes * static_cast<double>(shape_.num_experts * shape_.ep_degree);
   const double seconds = ranks_[static_cast<size_t>(from)].profile.network.seconds(bytes);
@@ -360,7 +367,7 @@ void Simulator::learn(const StepPiece& piece) {
   const Microbatches of = piece.microbatches;
   std::vector<Work> learnt;
   if (piece.wait == Wait::kResolve) {
-    for (int64_t b = of.first; b < of.end(); ++b) learnt.push_back(routed_at(b));
+    for (int64_t b = of.first; b < of.end(); ++b) learnt.push_back(routed_at(piece.layer, b));
   } else if (of.count < shape_.microbatches) {
     return;  // nobody waits for a part of the forward
   } else {

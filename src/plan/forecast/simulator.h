@@ -156,7 +156,7 @@ class Simulator {
   Work compute(const Task& task, const Cost& cost, const std::vector<Work>& after);
   Work travel(const Task& send, Work sent);
   void learn(const StepPiece& piece);
-  Work routed_at(int64_t microbatch);
+  Work routed_at(int64_t layer, int64_t microbatch);
   SlotState& slot_state(PageId page, Place place, int32_t slot);
   static void add_before_overwrite(const SlotState& slot, std::vector<Work>& after);
   Work add(int stream, const Cost& cost, double units, const std::vector<Work>& after);

@@ -15,7 +15,7 @@ double task_units(const Task& task, const RunShape& shape) {
     case TaskUnit::kChoices: {
       int64_t tokens = 0;  // of the microbatches that the device attends to
       for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
-        if (shape.attending(b) == task.device) tokens += shape.microbatch_tokens;
+        if (shape.attending(task.layer, b) == task.device) tokens += shape.microbatch_tokens;
       }
       return static_cast<double>(tokens * shape.experts_per_token);
     }

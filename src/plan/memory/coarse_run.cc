@@ -83,7 +83,8 @@ void copy_layer(const RunShape& shape, int64_t layer, RunShape& brief) {
 Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order) {
   Coarseness c;
   const bool one_device = shape.devices == 1;
-  if (shape.num_experts > 0) {
+  // Stages have homes of their own for the experts of their layers.
+  if (shape.num_experts > 0 && !shape.stages.several()) {
     const int64_t at_home = experts_at_every_home(shape);
     c.experts = fewest_together(at_home, expert_records(shape), limits.expert_records,
                                 std::max<int64_t>(1, at_home / div_ceil(4, shape.devices)));
@@ -142,6 +143,7 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
 }
 
 RunShape brief_shape(const RunShape& shape) {
+  if (shape.stages.several()) return shape;  // each stage has layers of its own
   RunShape brief = shape;
   brief.in_place = false;  // the run's rows in place are of more microbatches
   brief.least_sums = PageTable::sum_pages(shape);

@@ -116,14 +116,16 @@ void hold_rows_in_place(const RunShape& shape, const PageTable& pages,
   const DeviceRange own = shape.own_devices();
   std::vector<SlotClass> read(slots.size());
   for (SlotClass& c : read) c.device_slots.assign(static_cast<size_t>(own.count), 0);
-  const auto hold = [&](PageId page, int device) {
-    ++read[pages.pages[page].slot_class].device_slots[static_cast<size_t>(device - own.first)];
+  const auto hold = [&](PageId id) {
+    const PageTable::Page& page = pages.pages[id];
+    if (!own.contains(page.device)) return;
+    ++read[page.slot_class].device_slots[static_cast<size_t>(page.device - own.first)];
   };
-  for (int64_t b = 0; b < shape.microbatches; ++b) {
-    const int device = shape.attending(b);
-    if (!own.contains(device)) continue;
-    hold(pages.normed(b), device);
-    if (shape.training) hold(pages.dresidual(b), device);
+  for (int stage = 0; stage < shape.stages.count; ++stage) {
+    for (int64_t b = 0; b < shape.microbatches; ++b) {
+      hold(pages.normed(stage, b));
+      if (shape.training) hold(pages.dresidual(stage, b));
+    }
   }
   for (size_t c = 0; c < slots.size(); ++c) {
     for (size_t d = 0; d < read[c].device_slots.size(); ++d) {

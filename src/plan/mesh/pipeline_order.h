@@ -2,7 +2,8 @@
 // forwards of a step before the first backward; 1F1B (PipeDream-Flush, Narayanan et al. 2021) lets
 // one forward and one backward follow each other as soon as a stage has its first backward, so that
 // stage i keeps the activations of at most PP - i microbatches (Piper, sections II-C and III-A).
-// Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
+// `pagoda plan --cluster` times meshes by it; the tasks of a run's own pipeline come from
+// plan/step/pipeline_actions.h. Pure.
 //
 // A forward waits for the forward of the stage before, a backward for the backward of the stage
 // after; a stage does one thing at a time. If a forward takes tf and a backward tb on every stage

@@ -1,5 +1,6 @@
 #include "plan/step/action.h"
 
+#include "plan/step/pipeline_actions.h"
 #include "plan/step/zebra_actions.h"
 
 namespace pagoda {
@@ -46,6 +47,7 @@ ActionList microbatch_major(const RunShape& shape, PassExtent extent) {
 
 ActionList make_actions(const RunShape& shape, PassExtent extent) {
   if (shape.order && extent == PassExtent::kStep) return *shape.order;
+  if (shape.stages.several()) return pipeline_actions(shape, extent);
   if (shape.rounds() > 1) return zebra_actions(shape, extent);
   return shape.options.microbatch_major ? microbatch_major(shape, extent)
                                         : layer_major(shape, extent);

@@ -59,7 +59,7 @@ enum class PassExtent : uint8_t {
 ActionList layer_major(const RunShape& shape, PassExtent extent);
 // The forward takes one microbatch after the other through all layers (PlanOptions).
 ActionList microbatch_major(const RunShape& shape, PassExtent extent);
-// RunShape::order, or the one of these and zebra's that the run's options ask for.
+// RunShape::order, or the one of these, zebra's and a pipeline's that the run asks for.
 ActionList make_actions(const RunShape& shape, PassExtent extent);
 
 }  // namespace pagoda

@@ -17,14 +17,22 @@ int64_t parcel_pages(const RunShape& shape) {
 // Sets of pages for sums of layers: where a layer's shared expert is summed before attention of the
 // layer above is, these have two.
 int64_t layer_sets(const RunShape& shape) {
+  if (shape.stages.chunk_by_chunk()) return shape.stages.most_layers(shape.num_layers);
   const bool shared = std::any_of(shape.records.begin(), shape.records.end(),
                                   [](const RecordShape& r) { return r.shared_elements > 0; });
   return shared ? 2 : 1;
 }
 
-// [device] the most experts of a layer that have their home there.
+// [device] the most experts that have their home there: of a layer, or of all whose sums wait side
+// by side.
 std::vector<int64_t> experts_at_home(const RunShape& shape) {
   std::vector<int64_t> most(static_cast<size_t>(shape.devices), 0);
+  if (shape.stages.chunk_by_chunk()) {
+    for (const RecordShape& record : shape.records) {
+      if (record.expert >= 0) ++most[static_cast<size_t>(record.device)];
+    }
+    return most;
+  }
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     std::vector<int64_t> count(most.size(), 0);
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
@@ -35,9 +43,39 @@ std::vector<int64_t> experts_at_home(const RunShape& shape) {
   return most;
 }
 
+// Devices with sums of dense gradients that are no layer's, or of any: by chunks, layers have their
+// own.
+std::vector<int> devices_with_sums(const RunShape& shape) {
+  std::vector<int> devices = shape.attending_devices();
+  if (shape.rounds() == 1) return devices;
+  std::erase_if(devices, [&](int d) {
+    return !shape.computes_with(d, shape.embedding()) && !shape.computes_with(d, shape.head());
+  });
+  return devices;
+}
+
 int64_t layer_sums(const RunShape& shape) {
   if (shape.rounds() == 1 || !shape.training) return 0;
   return layer_sets(shape) * std::ssize(shape.attending_devices()) * PageTable::sum_pages(shape);
+}
+
+int64_t boundaries(const RunShape& shape) {
+  int64_t count = 0;
+  for (int64_t l = 0; l < shape.num_layers; ++l) count += shape.leaves_stage(l);
+  return count;
+}
+
+// Whether rows of tokens that one device attends to may be computed by the other.
+bool exchange(const RunShape& shape, int from, int seat) {
+  return from != seat && shape.stages.of_device(from) == shape.stages.of_device(seat);
+}
+
+int64_t exchanging_pairs(const RunShape& shape) {
+  int64_t count = 0;
+  for (const int from : shape.attending_devices()) {
+    for (int seat = 0; seat < shape.devices; ++seat) count += exchange(shape, from, seat);
+  }
+  return count;
 }
 
 // [device] sums of experts' gradients that are pages
@@ -73,19 +111,8 @@ PageTable::PageTable(const RunShape& shape)
     add(PageKind::kGradient, std::max(kIoAlign, elements * shape.dtype_bytes),
         static_cast<uint32_t>(r), false, record.expert >= 0);
   }
-  const int64_t t = shape.microbatch_tokens, d = shape.hidden_size;
-  const int64_t rows = t * d * shape.dtype_bytes;
-  // Inputs and middles share slots, so they share a size.
-  const int64_t activation = rows + t * shape.experts_per_token * 4;
-  first_activation_ = static_cast<int64_t>(pages.size());
-  add_of_microbatches(PageKind::kActivation, activation, shape.num_layers + 1, shape);
-  first_middle_ = static_cast<int64_t>(pages.size());
-  add_of_microbatches(PageKind::kActivation, activation, shape.num_layers, shape);
-  first_layer_buffer_ = static_cast<int64_t>(pages.size());
-  const int64_t probabilities = shape.num_experts * shape.ep_degree;
-  add_of_microbatches(PageKind::kLayerBuffer, rows + t * (1 + probabilities) * 4, 1, shape);
-  add_of_microbatches(PageKind::kLayerBuffer, t * d * 4, 1, shape);
-  add_of_microbatches(PageKind::kLayerBuffer, shape.training ? rows : kIoAlign, 1, shape);
+  add_activations(shape);
+  add_of_stages(shape);
   first_exchange_ = static_cast<int64_t>(pages.size());
   add_exchange(shape);
   first_sum_ = static_cast<int64_t>(pages.size());
@@ -94,10 +121,11 @@ PageTable::PageTable(const RunShape& shape)
 }
 
 int64_t PageTable::count(const RunShape& shape) {
-  const int64_t of_microbatch = (shape.num_layers + 1) + shape.num_layers + 3;
-  const int64_t attend = std::ssize(shape.attending_devices());
-  const int64_t parcels = attend * (shape.devices - 1) * parcel_pages(shape);
-  const int64_t sums = shape.training ? attend * sum_pages(shape) + shape.tied_embeddings : 0;
+  const int64_t of_microbatch =
+      (shape.num_layers + 1) + shape.num_layers + boundaries(shape) + 3 * shape.stages.count;
+  const int64_t parcels = exchanging_pairs(shape) * parcel_pages(shape);
+  const int64_t of_tables = std::ssize(devices_with_sums(shape)) * sum_pages(shape);
+  const int64_t sums = shape.training ? of_tables + shape.tied_embeddings : 0;
   const std::vector<int64_t> of_experts = expert_sums(shape);
   return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
          waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums + layer_sums(shape) +
@@ -115,10 +143,12 @@ int64_t PageTable::expert_sum_pages(const RunShape& shape) {
 
 int64_t PageTable::sum_pages(const RunShape& shape) {
   int64_t most = shape.least_sums;
-  for (const int home : shape.attending_devices()) {
-    const SumPlan plan = plan_sums(shape.sums, shape.shard_device, shape.microbatches, home,
-                                   shape.rounds() > 1);
-    most = std::max(most, plan.buffers);
+  for (int stage = 0; stage < shape.stages.count; ++stage) {
+    for (const int home : shape.attending_devices(stage)) {
+      const SumPlan plan = plan_sums(shape.sums, shape.shards_of(stage), shape.microbatches, home,
+                                     shape.rounds() > 1);
+      most = std::max(most, plan.buffers);
+    }
   }
   return most;
 }
@@ -146,7 +176,7 @@ void PageTable::add_exchange(const RunShape& shape) {
     num_pairs_ = 0;
     for (const int from : attending) {
       for (int64_t seat = 0; seat < devices_; ++seat) {
-        if (seat == from) continue;
+        if (!exchange(shape, from, static_cast<int>(seat))) continue;
         pairs_[static_cast<size_t>(from * devices_ + seat)] = static_cast<int32_t>(num_pairs_++);
         add_inbound(from);
         add_outbound(from);
@@ -163,7 +193,7 @@ void PageTable::add_sums(const RunShape& shape) {
   const int64_t sums = sum_pages(shape);
   const int64_t bytes = shape.sum_elements() * static_cast<int64_t>(sizeof(float));
   sum_place_.assign(static_cast<size_t>(devices_), 0);
-  for (const int d : shape.attending_devices()) {
+  for (const int d : devices_with_sums(shape)) {
     sum_place_[static_cast<size_t>(d)] = static_cast<int64_t>(pages.size()) - first_sum_;
     for (int64_t i = 0; i < sums; ++i) add_on(d, PageKind::kGradientSum, bytes);
   }
@@ -181,8 +211,14 @@ void PageTable::add_layer_sums(const RunShape& shape) {
   }
   sums_of_device_ = sum_pages(shape);
   layer_sets_ = layer_sets(shape);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    layer_set_.push_back(static_cast<int32_t>(shape.stages.ordinal(l) % layer_sets_));
+  }
   first_layer_sum_ = static_cast<int64_t>(pages.size());
+  layer_sum_place_.assign(static_cast<size_t>(devices_), 0);
   for (const int d : shape.attending_devices()) {
+    layer_sum_place_[static_cast<size_t>(d)] =
+        static_cast<int64_t>(pages.size()) - first_layer_sum_;
     for (int64_t i = 0; i < layer_sets_ * sums_of_device_; ++i) {
       add_on(d, PageKind::kGradientSum, largest * static_cast<int64_t>(sizeof(float)));
     }
@@ -204,8 +240,9 @@ void PageTable::add_expert_sums(const RunShape& shape) {
   }
   if (shape.rounds() == 1) return;
   expert_place_.assign(shape.records.size(), -1);
+  std::vector<int64_t> next(static_cast<size_t>(shape.devices), 0);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
-    std::vector<int64_t> next(static_cast<size_t>(shape.devices), 0);
+    if (!shape.stages.chunk_by_chunk()) std::fill(next.begin(), next.end(), 0);
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
       const auto record = static_cast<size_t>(shape.expert(l, e));
       int64_t& place = next[static_cast<size_t>(shape.records[record].device)];
@@ -215,10 +252,49 @@ void PageTable::add_expert_sums(const RunShape& shape) {
   }
 }
 
-void PageTable::add_of_microbatches(PageKind kind, int64_t bytes, int64_t sets,
-                                    const RunShape& shape) {
-  for (int64_t i = 0; i < sets; ++i) {
-    for (int64_t b = 0; b < microbatches_; ++b) add_on(shape.attending(b), kind, bytes);
+// They share slots, so they share a size.
+void PageTable::add_activation(int64_t layer, const RunShape& shape) {
+  const int64_t row = shape.hidden_size * shape.dtype_bytes + shape.experts_per_token * 4;
+  for (int64_t b = 0; b < microbatches_; ++b) {
+    add_on(shape.attending(layer, b), PageKind::kActivation, shape.microbatch_tokens * row);
+  }
+}
+
+void PageTable::add_activations(const RunShape& shape) {
+  first_activation_ = static_cast<int64_t>(pages.size());
+  for (int64_t l = 0; l <= shape.num_layers; ++l) add_activation(l, shape);
+  first_middle_ = static_cast<int64_t>(pages.size());
+  for (int64_t l = 0; l < shape.num_layers; ++l) add_activation(l, shape);
+  first_layer_buffer_ = static_cast<int64_t>(pages.size());
+  add_layer_buffers(0, shape);
+}
+
+// Adds what more than one stage needs.
+void PageTable::add_of_stages(const RunShape& shape) {
+  first_of_stages_ = first_leaving_ = static_cast<int64_t>(pages.size());
+  boundary_.assign(static_cast<size_t>(shape.num_layers), -1);
+  int32_t boundaries = 0;
+  for (int64_t l = 1; l < shape.num_layers; ++l) {
+    if (!shape.leaves_stage(l - 1)) continue;
+    boundary_[static_cast<size_t>(l)] = boundaries++;
+    add_activation(l - 1, shape);
+  }
+  first_stage_buffer_ = static_cast<int64_t>(pages.size());
+  for (int stage = 1; stage < shape.stages.count; ++stage) add_layer_buffers(stage, shape);
+}
+
+void PageTable::add_layer_buffers(int stage, const RunShape& shape) {
+  const int64_t t = shape.microbatch_tokens, d = shape.hidden_size;
+  const int64_t rows = t * d * shape.dtype_bytes;
+  const int64_t probabilities = shape.num_experts * shape.ep_degree;
+  const std::vector<int> shards = shape.shards_of(stage);
+  // The bytes of normed(), sum() and dresidual().
+  for (const int64_t bytes :
+       {rows + t * (1 + probabilities) * 4, t * d * 4, shape.training ? rows : int64_t{kIoAlign}}) {
+    for (int64_t b = 0; b < microbatches_; ++b) {
+      add_on(device_of_shard(shards, shape.sums.shard(b, microbatches_)), PageKind::kLayerBuffer,
+             bytes);
+    }
   }
 }
 
@@ -258,14 +334,14 @@ std::vector<int64_t> pages_here(const RunShape& shape, const PageTable& pages) {
 }
 
 std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& pages) {
-  const bool attends = shape.rank_attends(shape.rank);
   const auto is_here = [&](const PageTable::Page& page) {
     if (page.device >= 0) return shape.rank_of(page.device) == shape.rank;
     const PageTable::Class& of = pages.classes[page.slot_class];
     const bool of_training = of.kind == PageKind::kState || of.kind == PageKind::kGradient;
     if (of_training && shape.training && !shape.trains(page.record)) return false;
     const bool copied = of.kind == PageKind::kWeights && !of.expert;
-    return shape.is_home(page.record) || (copied && attends);
+    return shape.is_home(page.record) ||
+           (copied && shape.rank_computes_with(shape.rank, page.record));
   };
   std::vector<uint16_t> classes;
   for (const PageTable::Page& page : pages.pages) {
@@ -284,7 +360,7 @@ int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t sl
     if (page.device >= 0) {
       count += page.device == device;
     } else if (dense_weights) {
-      count += shape.attends(device);
+      count += shape.computes_with(device, page.record);
     } else {
       const bool any_seat = info.expert && !shape.seat_speeds.empty();
       const int home = shape.records[page.record].device;

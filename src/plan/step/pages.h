@@ -4,15 +4,17 @@
 //   gradient(r)            of record r, rounded to the compute dtype; lives until its Adam
 //                          state and gradient end with the last element that trains; of a record
 //                          without any, no rank uses them
-//   layer_input(l, b)      (T, d): residual stream entering layer l for microbatch b; l =
-//   num_layers
-//                          is what the head reads
+//   layer_input(l, b)      (T, d): residual stream entering layer l for microbatch b; what the head
+//                          reads is that of l = num_layers
 //   middle(l, b)           (T, d) residual after attention, then (T, k) int32 chosen experts
-// In-layer buffers, which hold what all tokens of a step need inside the layer at work:
-//   normed(b)              (T, d) rows that router and experts read, then fp32 (T) 1 / rms of each
+//   leaving_input(l, b)    (T, d) on the devices of the stage below: layer_input(l, b) before it is
+//                          sent, where the layer begins a stage's work
+// In-layer buffers, which hold what all tokens of a step need inside the layer at work; each stage
+// s has its own:
+//   normed(s, b)           (T, d) rows that router and experts read, then fp32 (T) 1 / rms of each
 //                          and (T, E) probabilities
-//   sum(b)                 (T, d) fp32: sum over experts, or its gradient with respect to normed
-//   dresidual(b)           (T, d) gradient of the residual stream; from the head to the embedding
+//   sum(s, b)              (T, d) fp32: sum over experts, or its gradient with respect to normed
+//   dresidual(s, b)        (T, d) gradient of the residual stream; from the head to the embedding
 // Of a wave's group, B = group_rows(); s is the device that computes it, a another that attends to
 // tokens of it, whose rows in the group are a parcel (plan/step/expert_blocks.h):
 //   inbound(s, i)          rows for the experts of s: (B, d) input, (B, d) output gradient
@@ -33,10 +35,12 @@
 // Where a layer's backward goes by chunks (RunShape::rounds), the sums of several records go on
 // side by side:
 //   layer_sum(d, l, i)     fp32 elements of the largest layer's dense record; neighbouring layers
-//                          have pages of their own if shared experts are summed ahead of the rest
+//                          have pages of their own if shared experts are summed ahead of the rest,
+//                          and all layers of a stage if it works chunk by chunk
 // Where these go by chunks, or the sum of an expert by shards (SumShape::expert_shards):
-//   expert_sum(d, i)       fp32 elements of an expert, on its device; all layers share them. By
-//                          chunks each expert has its own, first_expert_sum(r) and those behind it
+//   expert_sum(d, i)       fp32 elements of an expert, on its device; all layers share them, but
+//                          not in a stage that works chunk by chunk. By chunks each expert has its
+//                          own, first_expert_sum(r) and those behind it
 // Exchange pages and sums stay on the device that makes them: they have slots of their own, and
 // none in host or page file. Everything but weights and state is scratch: its content ends with the
 // process.
@@ -117,9 +121,18 @@ struct PageTable {
   PageId middle(int64_t layer, int64_t microbatch) const {
     return static_cast<PageId>(first_middle_ + layer * microbatches_ + microbatch);
   }
-  PageId normed(int64_t microbatch) const { return layer_buffers(0, microbatch); }
-  PageId sum(int64_t microbatch) const { return layer_buffers(1, microbatch); }
-  PageId dresidual(int64_t microbatch) const { return layer_buffers(2, microbatch); }
+  // REQUIRES: the layer below leaves its stage.
+  PageId leaving_input(int64_t layer, int64_t microbatch) const {
+    return static_cast<PageId>(first_leaving_ +
+                               boundary_[static_cast<size_t>(layer)] * microbatches_ + microbatch);
+  }
+  PageId normed(int stage, int64_t b) const { return layer_buffer({stage, 0, b}); }
+  PageId sum(int stage, int64_t b) const { return layer_buffer({stage, 1, b}); }
+  PageId dresidual(int stage, int64_t b) const { return layer_buffer({stage, 2, b}); }
+  // Tell which of these an in-layer buffer is.
+  bool is_normed(PageId page) const { return buffer_set(page) == 0; }
+  bool is_sum(PageId page) const { return buffer_set(page) == 1; }
+  bool is_dresidual(PageId page) const { return buffer_set(page) == 2; }
   PageId inbound(int64_t device, int64_t i) const {
     return static_cast<PageId>(first_exchange_ + 2 * (i * devices_ + device));
   }
@@ -132,15 +145,15 @@ struct PageTable {
   PageId returning(int64_t from, int64_t seat, int64_t i) const {
     return parcel(from, seat, i) + 3;
   }
-  // REQUIRES: the device attends.
+  // REQUIRES: the device attends; by chunks, in the stage of the embedding or of the head.
   PageId gradient_sum(int64_t device, int64_t i) const {
     return static_cast<PageId>(first_sum_ + sum_place_[static_cast<size_t>(device)] + i);
   }
   // REQUIRES: training by chunks.
   PageId layer_sum(int64_t device, int64_t layer, int64_t i) const {
-    const int64_t set = layer % layer_sets_;
-    return static_cast<PageId>(first_layer_sum_ + sum_place_[static_cast<size_t>(device)] *
-                                                      layer_sets_ + set * sums_of_device_ + i);
+    const int64_t set = layer_set_[static_cast<size_t>(layer)];
+    return static_cast<PageId>(first_layer_sum_ + layer_sum_place_[static_cast<size_t>(device)] +
+                               set * sums_of_device_ + i);
   }
   // REQUIRES: shape.pages_expert_sums().
   PageId expert_sum(int64_t device, int64_t i) const {
@@ -153,14 +166,20 @@ struct PageTable {
   }
   // REQUIRES: tied embeddings.
   PageId kept_sum() const { return static_cast<PageId>(pages.size() - 1); }
-  // Pages that stay come last; the others have room in the page file.
+  // The first pages are those of every run with this model and these microbatches, on whatever
+  // devices and stages.
+  int64_t num_common() const { return first_of_stages_; }
+  // These and what further stages need have room in the page file; pages that stay come last.
   int64_t num_stored() const { return first_exchange_; }
 
  private:
   uint16_t class_of(PageKind kind, int64_t bytes, bool expert);
   void add(PageKind kind, int64_t bytes, uint32_t record, bool durable, bool expert);
   void add_on(int64_t device, PageKind kind, int64_t bytes);
-  void add_of_microbatches(PageKind kind, int64_t bytes, int64_t sets, const RunShape& shape);
+  void add_activation(int64_t layer, const RunShape& shape);
+  void add_activations(const RunShape& shape);
+  void add_of_stages(const RunShape& shape);
+  void add_layer_buffers(int stage, const RunShape& shape);
   void add_exchange(const RunShape& shape);
   PageId parcel(int64_t from, int64_t seat, int64_t i) const {
     const int64_t pair = pairs_[static_cast<size_t>(from * devices_ + seat)];
@@ -169,19 +188,37 @@ struct PageTable {
   void add_sums(const RunShape& shape);
   void add_layer_sums(const RunShape& shape);
   void add_expert_sums(const RunShape& shape);
-  PageId layer_buffers(int64_t which, int64_t microbatch) const {
-    return static_cast<PageId>(first_layer_buffer_ + which * microbatches_ + microbatch);
+  static constexpr int64_t kBufferSets = 3;
+  struct LayerBuffer {
+    int64_t stage = 0, set = 0, microbatch = 0;
+  };
+  PageId layer_buffer(const LayerBuffer& at) const {
+    const int64_t first = at.stage == 0
+                              ? first_layer_buffer_
+                              : first_stage_buffer_ + (at.stage - 1) * kBufferSets * microbatches_;
+    return static_cast<PageId>(first + at.set * microbatches_ + at.microbatch);
+  }
+  // -1: it is none.
+  int64_t buffer_set(PageId page) const {
+    const bool of_first = page >= first_layer_buffer_ && page < first_of_stages_;
+    const bool of_other = page >= first_stage_buffer_ && page < first_exchange_;
+    if (!of_first && !of_other) return -1;
+    return (page - (of_first ? first_layer_buffer_ : first_stage_buffer_)) / microbatches_ %
+           kBufferSets;
   }
 
   int64_t num_records_, microbatches_, devices_;
+  std::vector<int32_t> boundary_;   // [layer] how many before it begin a stage's work; -1: not it
+  std::vector<int32_t> layer_set_;  // [layer] of layer_sets_, by chunks
   std::vector<int32_t> pairs_;  // [from * devices + seat] its number; -1: there is none
   int64_t num_pairs_ = 0, parcel_pages_ = 0;
-  std::vector<int64_t> sum_place_;  // [device] its first sum among all
+  std::vector<int64_t> sum_place_, layer_sum_place_;  // [device] its first sum among all
   int64_t sums_of_device_ = 0, layer_sets_ = 0;
   std::vector<int64_t> expert_sum_place_;  // [device] its first expert_sum among all
   std::vector<int64_t> expert_place_;      // [record] first_expert_sum; -1: it has none
-  int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_exchange_ = 0,
-          first_parcel_ = 0, first_sum_ = 0, first_layer_sum_ = 0, first_expert_sum_ = 0;
+  int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_of_stages_ = 0,
+          first_leaving_ = 0, first_stage_buffer_ = 0, first_exchange_ = 0, first_parcel_ = 0,
+          first_sum_ = 0, first_layer_sum_ = 0, first_expert_sum_ = 0;
 };
 
 // Whether the page file of its home keeps the page: weights, and state of what trains.
@@ -189,14 +226,14 @@ struct PageTable {
 bool is_durable(const RunShape& shape, PageId page);
 
 // [page] its class; kNoSlotClass: RunShape::rank never uses it. The rank uses pages of records at
-// home there, copies of dense weights if one of its devices attends, and pages that one of its
-// devices has alone.
+// home there, copies of dense weights that one of its devices computes with, and pages that one of
+// its devices has alone.
 std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& pages);
 // How many pages of each class the rank uses. [class]
 std::vector<int64_t> pages_here(const RunShape& shape, const PageTable& pages);
 
 // Pages of a class that a device may use: those of experts that may have their seat there, of the
-// dense weights if it attends, and those that no other device uses.
+// dense weights that it computes with, and those that no other device uses.
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,
                         int device);
 

@@ -1,15 +1,39 @@
 #include "plan/step/run_shape.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace pagoda {
 
-std::vector<int> RunShape::attending_devices() const {
-  if (shard_device.empty()) return {0};
-  std::vector<int> attending = shard_device;
-  std::sort(attending.begin(), attending.end());
-  attending.erase(std::unique(attending.begin(), attending.end()), attending.end());
-  return attending;
+namespace {
+
+std::vector<int> distinct(std::vector<int> devices) {
+  if (devices.empty()) return {0};
+  std::sort(devices.begin(), devices.end());
+  devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
+  return devices;
+}
+
+}  // namespace
+
+std::vector<int> RunShape::shards_of(int stage) const {
+  if (shard_device.empty()) return {};
+  const auto first = shard_device.begin() + stage * sums.shards;
+  return {first, first + sums.shards};
+}
+
+std::vector<int> RunShape::attending_devices() const { return distinct(shard_device); }
+
+std::vector<int> RunShape::attending_devices(int stage) const { return distinct(shards_of(stage)); }
+
+bool RunShape::computes_with(int device, int64_t record) const {
+  if (!attends(device)) return false;
+  if (!stages.several()) return true;
+  const int stage = stages.of_device(device);
+  const bool tied = tied_embeddings && record == embedding();
+  if (tied && stage == stage_of(num_layers)) return true;
+  const int64_t layer = record == head() ? num_layers : records[static_cast<size_t>(record)].layer;
+  return stage == stage_of(layer);
 }
 
 DeviceRange RunShape::devices_of(int rank) const {
@@ -18,10 +42,10 @@ DeviceRange RunShape::devices_of(int rank) const {
   return {static_cast<int>(first - device_rank.begin()), static_cast<int>(end - first)};
 }
 
-bool RunShape::rank_attends(int rank) const {
+bool RunShape::rank_computes_with(int rank, int64_t record) const {
   const DeviceRange of_rank = devices_of(rank);
   for (int d = of_rank.first; d < of_rank.end(); ++d) {
-    if (attends(d)) return true;
+    if (computes_with(d, record)) return true;
   }
   return false;
 }
@@ -36,11 +60,18 @@ int64_t RunShape::sum_elements() const {
 
 void RunShape::set_microbatches(int64_t count) {
   const SumShape fewer = coarser(sums, count);
-  shard_device = fewer_shards(shard_device, fewer.shards);
+  std::vector<int> fewer_devices;
+  for (int stage = 0; stage < stages.count; ++stage) {
+    const std::vector<int> of_stage = fewer_shards(shards_of(stage), fewer.shards);
+    fewer_devices.insert(fewer_devices.end(), of_stage.begin(), of_stage.end());
+  }
+  shard_device = std::move(fewer_devices);
   sums = fewer;
   microbatches = count;
-  for (RecordShape& record : records) {
-    if (record.expert < 0 && !attends(record.device)) record.device = attending(0);
+  for (int64_t r = 0; r < std::ssize(records); ++r) {
+    RecordShape& record = records[static_cast<size_t>(r)];
+    if (record.expert >= 0 || attends(record.device)) continue;
+    record.device = attending(r == head() ? num_layers : record.layer, 0);
   }
 }
 

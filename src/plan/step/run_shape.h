@@ -1,11 +1,13 @@
 // The numbers of one run that planning needs, and nothing else: no model code, no device, no clock.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "plan/step/lags.h"
+#include "plan/step/stages.h"
 #include "plan/sums/sum_shape.h"
 
 namespace pagoda {
@@ -55,13 +57,6 @@ struct RecordShape {
   bool trains() const { return trained_elements() > 0; }
 };
 
-// Neighbouring devices.
-struct DeviceRange {
-  int first = 0, count = 0;
-  int end() const { return first + count; }
-  bool contains(int device) const { return device >= first && device < end(); }
-};
-
 struct Action;
 
 struct RunShape {
@@ -87,8 +82,9 @@ struct RunShape {
   // same actions (join_orders); empty: the generator's.
   std::shared_ptr<const std::vector<Action>> order = {};
   SumShape sums = {};
-  // [shard] the device that attends to its microbatches: it computes everything but their experts.
-  // Empty: device 0 attends to all.
+  Stages stages = {};  // of more than one, chunks follow each other through these too
+  // [stage][shard] the device that attends to its microbatches in the stage's layers: it computes
+  // everything but their experts. Empty: device 0 attends to all.
   std::vector<int> shard_device = {};
   // Each device has room for so many sums of dense gradients, and of an expert's, at least
   // (plan/step/pages.h).
@@ -123,19 +119,37 @@ struct RunShape {
   // A record is updated inside the backward, as soon as its gradient is complete.
   bool updates_in_backward() const { return eager_adam && !options.optimizer_at_end; }
   // Groups of microbatches that are taken through a layer's backward one after the other.
-  int64_t rounds() const { return zebra ? sums.chunks : 1; }
+  int64_t rounds() const { return zebra || stages.several() ? sums.chunks : 1; }
   // Gradients of experts are summed in pages; else in buffers of the group's device, one for each
   // expert of a group, since each is complete when its group is.
-  bool pages_expert_sums() const { return training && sums.pages_expert_sums(zebra); }
+  bool pages_expert_sums() const {
+    return training && sums.pages_expert_sums(zebra || stages.several());
+  }
   int64_t group_rows() const { return group_blocks * row_block; }
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }
   int64_t expert(int64_t layer, int64_t e) const { return layer_record[layer] + 1 + e; }
-  int attending(int64_t microbatch) const {
-    return device_of_shard(shard_device, sums.shard(microbatch, microbatches));
+  // The stage of a layer; -1 is the embedding's, which goes with the first, and num_layers the
+  // head's, which goes with the last.
+  int stage_of(int64_t layer) const {
+    return stages.of_layer(std::min(std::max<int64_t>(layer, 0), num_layers - 1));
   }
+  // What the layer gives goes to another stage.
+  bool leaves_stage(int64_t layer) const {
+    return layer + 1 < num_layers && stage_of(layer) != stage_of(layer + 1);
+  }
+  int attending(int64_t layer, int64_t microbatch) const {
+    return device_of_shard(shard_device,
+                           stage_of(layer) * sums.shards + sums.shard(microbatch, microbatches));
+  }
+  // [shard] the devices of a stage.
+  std::vector<int> shards_of(int stage) const;
   // In their order; each has a copy of the dense weights that it uses.
   std::vector<int> attending_devices() const;
+  std::vector<int> attending_devices(int stage) const;
+  // Whether the device computes with a dense record: one of its stage, of tied embeddings at both
+  // ends.
+  bool computes_with(int device, int64_t record) const;
   bool attends(int device) const { return pagoda::attends(shard_device, device); }
   int ranks() const { return device_rank.empty() ? 1 : device_rank.back() + 1; }
   int rank_of(int device) const {
@@ -151,12 +165,12 @@ struct RunShape {
     return training && records[static_cast<size_t>(record)].trains();
   }
   bool is_home(int64_t record) const { return home_rank(record) == rank; }
-  // Whether a device of the rank attends, so that it needs the dense weights.
-  bool rank_attends(int rank) const;
+  // Whether a device of the rank computes with a dense record, so that it needs the weights.
+  bool rank_computes_with(int rank, int64_t record) const;
   // Elements of the largest dense record, where the embedding's follow the final norm's.
   int64_t sum_elements() const;
   // Makes it the shape of so many microbatches, whose sums are divided alike as far as they can be.
-  // A dense record whose home attends no more goes to the device of the first shard.
+  // A dense record whose home attends no more goes to the device of its stage's first shard.
   void set_microbatches(int64_t count);
 };
 

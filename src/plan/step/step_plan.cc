@@ -9,14 +9,10 @@ namespace pagoda {
 
 StepPlan::StepPlan(const RunShape& shape, const PageTable& pages, const Options& options)
     : shape_(shape), pages_(pages), options_(options), attending_(shape.attending_devices()) {
-  for (const int device : attending_) {
-    const int rank = shape.rank_of(device);
-    const bool first = receiving_.empty() || shape.rank_of(receiving_.back()) != rank;
-    if (first) receiving_.push_back(device);
-  }
   for (const RecordShape& record : shape.records) {
     if (record.expert >= 0 || sums_.contains(record.device)) continue;
-    sums_[record.device] = plan_sums(shape.sums, shape.shard_device, shape.microbatches,
+    const int stage = shape.stages.of_device(record.device);
+    sums_[record.device] = plan_sums(shape.sums, shape.shards_of(stage), shape.microbatches,
                                      record.device, shape.rounds() > 1);
   }
 }
@@ -40,15 +36,49 @@ Task StepPlan::task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatc
   return task;
 }
 
-// A task of the device that attends to the microbatch.
+// A task of the device that attends to the microbatch in the layer.
 Task StepPlan::of_microbatch(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const {
   Task t = task(kind, phase, layer, microbatch);
-  t.device = static_cast<uint8_t>(shape_.attending(microbatch));
+  t.device = static_cast<uint8_t>(shape_.attending(layer, microbatch));
   return t;
 }
 
-Place StepPlan::attending(int64_t microbatch) const {
-  return Place::on_device(shape_.attending(microbatch));
+Place StepPlan::attending(int64_t layer, int64_t microbatch) const {
+  return Place::on_device(shape_.attending(layer, microbatch));
+}
+
+// The page that the layer writes what it gives into.
+PageId StepPlan::output_of(int64_t layer, int64_t microbatch) const {
+  return shape_.leaves_stage(layer) ? pages_.leaving_input(layer + 1, microbatch)
+                                    : pages_.layer_input(layer + 1, microbatch);
+}
+
+// Sends it to the next layer, if that is of another stage.
+void StepPlan::send_output(int64_t layer, int64_t microbatch, TaskList& tasks) const {
+  if (!shape_.leaves_stage(layer)) return;
+  const int64_t bytes = shape_.microbatch_tokens * shape_.hidden_size * shape_.dtype_bytes;
+  transfer(task(TaskKind::kSend, Phase::kForward, layer + 1, microbatch),
+           {.from = shape_.attending(layer, microbatch),
+            .to = shape_.attending(layer + 1, microbatch),
+            .source = pages_.leaving_input(layer + 1, microbatch),
+            .target = pages_.layer_input(layer + 1, microbatch),
+            .bytes = bytes,
+            .last_use = true},
+           Access::kCreate, tasks);
+}
+
+// Sends the gradient of the layer's input to the layer below, if that is of another stage.
+void StepPlan::send_gradient(int64_t layer, int64_t microbatch, TaskList& tasks) const {
+  if (layer == 0 || !shape_.leaves_stage(layer - 1)) return;
+  const int64_t bytes = shape_.microbatch_tokens * shape_.hidden_size * shape_.dtype_bytes;
+  transfer(task(TaskKind::kSend, Phase::kBackward, layer, microbatch),
+           {.from = shape_.attending(layer, microbatch),
+            .to = shape_.attending(layer - 1, microbatch),
+            .source = pages_.dresidual(shape_.stage_of(layer), microbatch),
+            .target = pages_.dresidual(shape_.stage_of(layer - 1), microbatch),
+            .bytes = bytes,
+            .last_use = true},
+           Access::kCreate, tasks);
 }
 
 void StepPlan::adam(int64_t record, int64_t updates, bool has_gradient, TaskList& tasks) const {
@@ -69,8 +99,11 @@ void StepPlan::adam(int64_t record, int64_t updates, bool has_gradient, TaskList
 void StepPlan::send_weights(int64_t record, const WeightCopies& copies, bool changed,
                             TaskList& tasks) const {
   const RecordShape& shape = shape_.records[record];
-  for (const int device : receiving_) {
+  int newest = -1;
+  for (const int device : attending_) {  // the first of each rank that computes with them
     const int rank = shape_.rank_of(device);
+    if (rank == newest || !shape_.computes_with(device, record)) continue;
+    newest = rank;
     if (rank == shape_.home_rank(record) || (!changed && copies.is_good(record, rank))) continue;
     Task send = task(TaskKind::kSendPage, Phase::kOptimize, shape.layer, -1);
     send.record = record;
@@ -116,6 +149,7 @@ void StepPlan::prefetch_updated(int64_t record, int seat, TaskList& tasks) const
   const bool dense = shape_.records[record].expert < 0;
   const std::vector<int> users = dense ? attending_ : std::vector<int>{seat};
   for (const int device : users) {
+    if (dense && !shape_.computes_with(device, record)) continue;
     if (shape_.rank_of(device) != shape_.home_rank(record)) continue;
     tasks.push_back(
         weights_task(TaskKind::kPrefetch, Phase::kOptimize, record, device, Access::kPrefetch));
@@ -133,8 +167,8 @@ void StepPlan::upload_layer(int64_t layer, Phase phase, TaskList& tasks) const {
 void StepPlan::embed(Microbatches microbatches, TaskList& tasks) const {
   for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     Task t = of_microbatch(TaskKind::kEmbed, Phase::kForward, -1, b);
-    t.use(pages_.weights(shape_.embedding()), attending(b), Access::kRead);
-    t.use(pages_.layer_input(0, b), attending(b), Access::kCreate);
+    t.use(pages_.weights(shape_.embedding()), attending(0, b), Access::kRead);
+    t.use(pages_.layer_input(0, b), attending(0, b), Access::kCreate);
     tasks.push_back(t);
   }
 }
@@ -142,9 +176,10 @@ void StepPlan::embed(Microbatches microbatches, TaskList& tasks) const {
 void StepPlan::forward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const {
   const PageId weights = pages_.weights(shape_.layer_record[layer]);
   const bool forward_only = !options_.training;
+  const int stage = shape_.stage_of(layer);
   const TaskKind kind = options_.generating ? TaskKind::kCachedAttention : TaskKind::kAttention;
   for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
-    const Place device = attending(b);
+    const Place device = attending(layer, b);
     Task attention = of_microbatch(kind, Phase::kForward, layer, b);
     attention.use(weights, device, Access::kRead);
     attention.use(pages_.layer_input(layer, b), device, Access::kRead, forward_only);
@@ -157,9 +192,10 @@ void StepPlan::forward_attention(int64_t layer, Microbatches microbatches, TaskL
     // kRoute writes the chosen experts behind the residual.
     second.use(pages_.middle(layer, b), device, moe ? Access::kWrite : Access::kRead,
                forward_only && !moe);
-    second.use(moe ? pages_.normed(b) : pages_.layer_input(layer + 1, b), device, Access::kCreate);
-    if (moe) second.use(pages_.sum(b), device, Access::kCreate);
+    second.use(moe ? pages_.normed(stage, b) : output_of(layer, b), device, Access::kCreate);
+    if (moe) second.use(pages_.sum(stage, b), device, Access::kCreate);
     tasks.push_back(second);
+    if (!moe) send_output(layer, b, tasks);
   }
 }
 
@@ -172,10 +208,12 @@ void StepPlan::forward_experts(int64_t layer, Microbatches microbatches,
 void StepPlan::residual(int64_t layer, Microbatches microbatches, TaskList& tasks) const {
   for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     Task t = of_microbatch(TaskKind::kResidual, Phase::kForward, layer, b);
-    t.use(pages_.middle(layer, b), attending(b), Access::kRead, !options_.training);
-    t.use(pages_.layer_input(layer + 1, b), attending(b), Access::kCreate);
-    t.use(pages_.sum(b), attending(b), Access::kRead, true);
+    const Place device = attending(layer, b);
+    t.use(pages_.middle(layer, b), device, Access::kRead, !options_.training);
+    t.use(output_of(layer, b), device, Access::kCreate);
+    t.use(pages_.sum(shape_.stage_of(layer), b), device, Access::kRead, true);
     tasks.push_back(t);
+    send_output(layer, b, tasks);
   }
 }
 
@@ -183,10 +221,13 @@ const SumPlan& StepPlan::sums_of(int64_t record) const {
   return sums_.at(shape_.records[record].device);
 }
 
-// A tied head's whole sum waits apart for the embedding's.
+// A tied head's whole sum waits apart for the embedding's, at the home of that.
 PageId StepPlan::sum_page(int64_t record, int64_t device, int64_t buffer) const {
-  const bool whole = device == shape_.records[record].device && buffer == sums_of(record).root;
-  if (whole && record == shape_.head() && shape_.tied_embeddings) return pages_.kept_sum();
+  const int home = shape_.records[record].device;
+  const bool whole = device == home && buffer == sums_of(record).root;
+  const bool tied = record == shape_.head() && shape_.tied_embeddings &&
+                    home == shape_.records[shape_.embedding()].device;
+  if (whole && tied) return pages_.kept_sum();
   const int64_t layer = shape_.records[record].layer;
   const bool by_chunks = shape_.rounds() > 1 && layer >= 0;
   return by_chunks ? pages_.layer_sum(device, layer, buffer) : pages_.gradient_sum(device, buffer);
@@ -242,12 +283,14 @@ void StepPlan::head(Microbatches microbatches, TaskList& tasks) const {
   TaskKind kind = options_.training ? TaskKind::kHead : TaskKind::kLoss;
   if (options_.generating) kind = TaskKind::kLogits;
   const int64_t record = shape_.head();
+  const int64_t layer = shape_.num_layers;
   const auto of_one = [&](int64_t b) {
-    Task t = of_microbatch(kind, Phase::kForward, -1, b);
-    t.use(pages_.weights(record), attending(b), Access::kRead);
-    t.use(pages_.layer_input(shape_.num_layers, b), attending(b), Access::kRead, true);
+    Task t = of_microbatch(kind, Phase::kForward, layer, b);
+    t.layer = -1;
+    t.use(pages_.weights(record), attending(layer, b), Access::kRead);
+    t.use(pages_.layer_input(layer, b), attending(layer, b), Access::kRead, true);
     if (shape_.tied_embeddings) {
-      t.use(pages_.weights(shape_.embedding()), attending(b), Access::kRead);
+      t.use(pages_.weights(shape_.embedding()), attending(layer, b), Access::kRead);
     }
     return t;
   };
@@ -262,11 +305,32 @@ void StepPlan::head(Microbatches microbatches, TaskList& tasks) const {
       [&](const SumStep& step, const PageUse& use) {
         Task t = of_one(step.microbatch);
         t.first = step.first;
-        t.use(pages_.dresidual(step.microbatch), use.place, Access::kCreate);
+        const PageId gradient = pages_.dresidual(shape_.stage_of(layer), step.microbatch);
+        t.use(gradient, use.place, Access::kCreate);
         t.use(use.page, use.place, use.access);
         tasks.push_back(t);
       });
-  if (finishes(microbatches)) dense_gradient(record, tasks);
+  if (!finishes(microbatches)) return;
+  dense_gradient(record, tasks);
+  if (shape_.tied_embeddings) send_head_sum(tasks);
+}
+
+// Sends the whole sum of a tied head to where it waits for the embedding's, if it is not there.
+void StepPlan::send_head_sum(TaskList& tasks) const {
+  const RecordShape& head = shape_.records[shape_.head()];
+  const RecordShape& table = shape_.records[shape_.embedding()];
+  if (head.device == table.device) return;
+  Task like = task(TaskKind::kSend, Phase::kBackward, -1, -1);
+  like.record = shape_.head();
+  like.elements = head.num_elements + table.num_elements;
+  const PageId whole = sum_page(shape_.head(), head.device, sums_of(shape_.head()).root);
+  transfer(like,
+           {.from = head.device,
+            .to = table.device,
+            .source = whole,
+            .target = pages_.kept_sum(),
+            .bytes = like.elements * static_cast<int64_t>(sizeof(float))},
+           Access::kCreate, tasks);
 }
 
 // The gradient of a dense record from its whole sum, if it trains.
@@ -296,15 +360,16 @@ void StepPlan::gradient(const Task& task, TaskList& tasks) const {
 Task StepPlan::backward_task(TaskKind kind, int64_t layer, int64_t microbatch, PageId saved,
                              bool last_use) const {
   const bool replay = kind == TaskKind::kRouteReplay;
-  const Place device = attending(microbatch);
+  const Place device = attending(layer, microbatch);
+  const int stage = shape_.stage_of(layer);
   Task t = of_microbatch(kind, Phase::kBackward, layer, microbatch);
   t.use(pages_.weights(shape_.layer_record[layer]), device, Access::kRead);
   t.use(saved, device, Access::kRead, last_use);
-  t.use(pages_.dresidual(microbatch), device, replay ? Access::kRead : Access::kWrite);
+  t.use(pages_.dresidual(stage, microbatch), device, replay ? Access::kRead : Access::kWrite);
   if (replay || kind == TaskKind::kRouteBackward) {
     const Access access = replay ? Access::kCreate : Access::kRead;
-    t.use(pages_.normed(microbatch), device, access, !replay);
-    t.use(pages_.sum(microbatch), device, access, !replay);
+    t.use(pages_.normed(stage, microbatch), device, access, !replay);
+    t.use(pages_.sum(stage, microbatch), device, access, !replay);
   }
   return t;
 }
@@ -377,6 +442,7 @@ void StepPlan::backward_attention(int64_t layer, Microbatches microbatches, Task
         backward_task(TaskKind::kAttentionBackward, layer, b, pages_.layer_input(layer, b), true);
     second.use(use.page, use.place, Access::kWrite);
     tasks.push_back(second);
+    send_gradient(layer, b, tasks);
   });
   if (finishes(microbatches)) dense_gradient(record, tasks);
 }
@@ -389,7 +455,7 @@ void StepPlan::embed_backward(Microbatches microbatches, TaskList& tasks) const 
   sum(part, microbatches, tasks, [&](const SumStep& step, const PageUse& use) {
     Task t = of_microbatch(TaskKind::kEmbedBackward, Phase::kBackward, -1, step.microbatch);
     t.first = step.first;
-    t.use(pages_.dresidual(step.microbatch), use.place, Access::kRead, true);
+    t.use(pages_.dresidual(shape_.stage_of(0), step.microbatch), use.place, Access::kRead, true);
     t.use(use.page, use.place, use.access);
     tasks.push_back(t);
   });

@@ -7,12 +7,13 @@
 // The tasks are those of all ranks (plan/step/rank_part.h), in one order.
 //
 // A microbatch is computed by the device that attends to it (RunShape::shard_device), but for its
-// experts. A group takes rows of several microbatches, whose in-layer buffers are pages. Each
-// microbatch's rows have a dispatch and a combine of their own, so that a task never needs more
-// than a few pages; or a task that holds them for the group's experts (RunShape::in_place). Where a
-// device lacks room for all buffers, they are uploaded for one group after the other. Each expert
-// of a group is a task of its own, with its weights' page; the last such task computes the whole
-// group (Task::joins_next).
+// experts. What a layer gives to one of another stage is sent as soon as it is there, and in the
+// backward its gradient. A group takes rows of several microbatches, whose in-layer buffers are
+// pages. Each microbatch's rows have a dispatch and a combine of their own, so that a task never
+// needs more than a few pages; or a task that holds them for the group's experts
+// (RunShape::in_place). Where a device lacks room for all buffers, they are uploaded for one group
+// after the other. Each expert of a group is a task of its own, with its weights' page; the last
+// such task computes the whole group (Task::joins_next).
 //
 // Tasks that depend on routing are generated ("resolved") once the caller passes the layer's
 // routing. Pure: the same arguments give the same tasks.
@@ -98,7 +99,10 @@ class StepPlan {
   };
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   Task of_microbatch(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
-  Place attending(int64_t microbatch) const;
+  Place attending(int64_t layer, int64_t microbatch) const;
+  PageId output_of(int64_t layer, int64_t microbatch) const;
+  void send_output(int64_t layer, int64_t microbatch, TaskList& tasks) const;
+  void send_gradient(int64_t layer, int64_t microbatch, TaskList& tasks) const;
   bool has_own(const ExpertWave& wave) const;
   size_t expert_tasks(int64_t layer, Microbatches microbatches,
                       const std::vector<ExpertWave>& waves, Phase phase, ExpertSums* sums,
@@ -126,7 +130,8 @@ class StepPlan {
     int64_t from = 0, to = 0;  // devices
     PageId source = 0, target = 0;
     int64_t bytes = 0;
-    int64_t rows = 0;  // 0: the bytes are a sum's
+    int64_t rows = 0;       // 0: the bytes are a sum's, or of a whole microbatch
+    bool last_use = false;  // of the source
   };
   void transfer(const Task& like, const Travel& travel, Access access, TaskList& tasks) const;
   int64_t travelling_bytes(int64_t rows, Phase phase, bool back) const;
@@ -144,13 +149,13 @@ class StepPlan {
   void upload_layer(int64_t layer, Phase phase, TaskList& tasks) const;
   Task weights_task(TaskKind kind, Phase phase, int64_t record, int device, Access access) const;
   void dense_gradient(int64_t record, TaskList& tasks) const;
+  void send_head_sum(TaskList& tasks) const;
   void gradient(const Task& task, TaskList& tasks) const;
 
   RunShape shape_;
   PageTable pages_;
   Options options_;
   std::vector<int> attending_;
-  std::vector<int> receiving_;  // of each rank that attends, its first device that does
   std::map<int, SumPlan> sums_;  // [home]
 };
 

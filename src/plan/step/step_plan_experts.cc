@@ -20,12 +20,12 @@ std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microb
   limits.expert_shards = shape.sums.expert_shards;
   for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     limits.cells.push_back(shape.sums.cell(b, shape.microbatches));
-    limits.attends.push_back(shape.attending(b));
+    limits.attends.push_back(shape.attending(layer, b));
   }
   limits.first_row = microbatches.first * shape.microbatch_tokens * shape.experts_per_token;
   // Zebra's devices that attend compute their experts between attention of other chunks, which the
   // waves of others do not wait for.
-  for (int d = 0; d < shape.devices && shape.rounds() > 1; ++d) {
+  for (int d = 0; d < shape.devices && shape.zebra && shape.rounds() > 1; ++d) {
     limits.apart.push_back(shape.attends(d));
   }
   limits.goes_on = shape.rounds() > 1 && microbatches.end() < shape.microbatches;
@@ -95,9 +95,12 @@ void StepPlan::transfer(const Task& like, const Travel& travel, Access access,
   send.rows = travel.rows;
   Task receive = send;
   receive.kind = TaskKind::kReceive;
-  receive.lane = Lane::kIn;
+  const bool same_stage = shape_.stages.of_device(static_cast<int>(travel.from)) ==
+                          shape_.stages.of_device(static_cast<int>(travel.to));
+  const bool gradients = like.phase == Phase::kBackward;
+  receive.lane = same_stage ? Lane::kIn : gradients ? Lane::kFromAbove : Lane::kFromBelow;
   std::swap(receive.device, receive.peer);
-  send.use(travel.source, Place::on_device(travel.from), Access::kRead);
+  send.use(travel.source, Place::on_device(travel.from), Access::kRead, travel.last_use);
   receive.use(travel.target, Place::on_device(travel.to), access);
   tasks.push_back(send);
   tasks.push_back(receive);
@@ -116,6 +119,7 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertGroup& group, int64_t s
                         TaskList& tasks) const {
   const bool backward = at.phase == Phase::kBackward;
   const TaskKind kind = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
+  const int stage = shape_.stage_of(at.layer);
   const PageId inbound = pages_.inbound(seat, at.slot);
   const Place there = Place::on_device(static_cast<int>(seat));
   size_t newest = 0;  // the task that wrote inbound last; 0: none did
@@ -129,7 +133,7 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertGroup& group, int64_t s
     bool begun = false;
     for (const ExpertGroup::Part& of_microbatch : group.parts) {
       const int64_t b = at.first_microbatch + of_microbatch.microbatch;
-      if (shape_.attending(b) != parcel.device) continue;
+      if (shape_.attending(at.layer, b) != parcel.device) continue;
       Task t = wave_task(kind, at, parcel.device, stays ? Lane::kCompute : Lane::kOut);
       t.peer = static_cast<uint8_t>(seat);
       t.expert = static_cast<int32_t>(group.blocks.front().expert);
@@ -141,8 +145,8 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertGroup& group, int64_t s
         t.use(pages_.leaving(parcel.device, seat, at.slot), here,
               std::exchange(begun, true) ? Access::kWrite : Access::kCreate);
       }
-      t.use(pages_.normed(b), here, Access::kRead);
-      if (backward) t.use(pages_.dresidual(b), here, Access::kRead);
+      t.use(pages_.normed(stage, b), here, Access::kRead);
+      if (backward) t.use(pages_.dresidual(stage, b), here, Access::kRead);
       tasks.push_back(t);
     }
   };
@@ -188,16 +192,18 @@ bool StepPlan::has_inbound(const ExpertGroup& group, int64_t seat) const {
 // Adds tasks that hold the rows of a group that are read in place.
 void StepPlan::read_rows(const WavePlace& at, const ExpertGroup& group, int64_t seat,
                          TaskList& tasks) const {
+  const int stage = shape_.stage_of(at.layer);
+  const Place here = Place::on_device(static_cast<int>(seat));
   for (const ExpertGroup::Part& of_microbatch : group.parts) {
     const int64_t b = at.first_microbatch + of_microbatch.microbatch;
-    if (!shape_.in_place || shape_.attending(b) != seat) continue;
+    if (!shape_.in_place || shape_.attending(at.layer, b) != seat) continue;
     Task t = wave_task(TaskKind::kReadRows, at, seat, Lane::kCompute);
     t.expert = static_cast<int32_t>(group.blocks.front().expert);
     t.microbatch = static_cast<int32_t>(b);
     t.rows = of_microbatch.rows;
     t.joins_next = true;
-    t.use(pages_.normed(b), attending(b), Access::kRead);
-    if (at.phase == Phase::kBackward) t.use(pages_.dresidual(b), attending(b), Access::kRead);
+    t.use(pages_.normed(stage, b), here, Access::kRead);
+    if (at.phase == Phase::kBackward) t.use(pages_.dresidual(stage, b), here, Access::kRead);
     tasks.push_back(t);
   }
 }
@@ -289,7 +295,7 @@ void StepPlan::combine(const WavePlace& at, const ExpertWave& wave, TaskList& ta
   const TaskKind kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
   for (int64_t i = 0; i < at.microbatches; ++i) {
     const int64_t b = at.first_microbatch + i;
-    const int device = shape_.attending(b);
+    const int device = shape_.attending(at.layer, b);
     std::vector<std::pair<const ExpertGroup::Run*, size_t>> runs;  // with their seats
     for (size_t seat = 0; seat < wave.size(); ++seat) {
       const ExpertGroup::Part* part = wave[seat].part(i);
@@ -315,7 +321,7 @@ void StepPlan::combine(const WavePlace& at, const ExpertWave& wave, TaskList& ta
         t.microbatch = static_cast<int32_t>(b);
         t.expert = static_cast<int32_t>(run->expert);
       }
-      if (!there || t.num_uses == 0) t.use(given, attending(b), Access::kRead);
+      if (!there || t.num_uses == 0) t.use(given, Place::on_device(device), Access::kRead);
       t.last_expert = static_cast<int32_t>(run->expert);
       t.rows += run->rows;
     }
@@ -324,7 +330,8 @@ void StepPlan::combine(const WavePlace& at, const ExpertWave& wave, TaskList& ta
 }
 
 void StepPlan::add_combine(Task task, TaskList& tasks) const {
-  task.use(pages_.sum(task.microbatch), attending(task.microbatch), Access::kWrite);
+  task.use(pages_.sum(shape_.stage_of(task.layer), task.microbatch),
+           attending(task.layer, task.microbatch), Access::kWrite);
   tasks.push_back(task);
 }
 
@@ -336,14 +343,15 @@ void StepPlan::index(int64_t layer, Microbatches microbatches, Phase phase, Task
     t.lane = shape_.devices > 1 ? Lane::kOut : Lane::kCompute;
     bool any = false;
     for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
-      any = any || shape_.attending(b) == device;
+      any = any || shape_.attending(layer, b) == device;
     }
     if (any) tasks.push_back(t);
   }
 }
 
 bool StepPlan::has_own(const ExpertWave& wave) const {
-  for (size_t d = 0; d < wave.size() && shape_.rounds() > 1; ++d) {
+  if (!shape_.zebra || shape_.rounds() == 1) return false;
+  for (size_t d = 0; d < wave.size(); ++d) {
     if (!wave[d].blocks.empty() && shape_.attends(static_cast<int>(d))) return true;
   }
   return false;

@@ -59,14 +59,14 @@ void walk(StepSchedule& schedule, const RoutingOf& routing_of,
 }
 
 StepSchedule::StepSchedule(const StepPlan* plan, const PendingUpdates* updates,
-                           ExpertForecast* forecast, PassExtent extent,
-                           const WeightCopies* copies)
+                           ExpertForecast* forecast, PassExtent extent, const WeightCopies* copies)
     : plan_(*plan),
       updates_(updates),
       forecast_(forecast),
       copies_(copies),
       extent_(extent),
       actions_(make_actions(plan->shape(), extent)),
+      experts_begun_(static_cast<size_t>(plan->shape().stages.count), 0),
       tokens_per_expert_(plan->shape().num_layers),
       routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)) {
   CHECK(extent != PassExtent::kStep || plan->options().training);
@@ -167,6 +167,11 @@ void StepSchedule::attention(const Action& action, StepPiece& piece) {
   if (l == 0 && first_microbatch) foresee_updates(after, piece);
 }
 
+// How many actions of experts its stage has begun before.
+int64_t StepSchedule::begin_experts(const Action& action) {
+  return experts_begun_[static_cast<size_t>(plan_.shape().stage_of(action.layer))]++;
+}
+
 void StepSchedule::experts(const Action& action, TaskList& tasks) {
   const RunShape& shape = plan_.shape();
   const LayerRouting routing = layer_routing(routing_, action.layer, action.microbatches);
@@ -174,7 +179,7 @@ void StepSchedule::experts(const Action& action, TaskList& tasks) {
   for (int64_t e = 0; e < shape.num_experts && updates_ != nullptr; ++e) {
     if (tokens[e] > 0) apply(plan_, *updates_, shape.expert(action.layer, e), tasks);
   }
-  plan_.forward_experts(action.layer, action.microbatches, routing, tasks, experts_begun_++);
+  plan_.forward_experts(action.layer, action.microbatches, routing, tasks, begin_experts(action));
 }
 
 void StepSchedule::resolve(const LayerRouting& routing) {
@@ -214,8 +219,8 @@ void StepSchedule::foresee_rest(StepPiece& piece) const {
 void StepSchedule::backward_experts(const Action& action, TaskList& tasks) {
   const LayerRouting routing =
       layer_routing(routing_, action.layer, {0, action.microbatches.end()});
-  const size_t own =
-      plan_.backward_experts(action.layer, action.microbatches, routing, tasks, experts_begun_++);
+  const size_t own = plan_.backward_experts(action.layer, action.microbatches, routing, tasks,
+                                            begin_experts(action));
   const auto from = tasks.begin() + static_cast<std::ptrdiff_t>(own);
   held_.assign(from, tasks.end());
   held_of_ = action.microbatches;

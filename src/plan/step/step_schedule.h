@@ -117,6 +117,7 @@ class StepSchedule {
   void experts(const Action& action, TaskList& tasks);
   bool unresolved(size_t action) const;
   void add_tasks(StepPiece& piece);
+  int64_t begin_experts(const Action& action);
   bool ends_piece(const Action& newest) const;
   void foresee_updates(int64_t first_record, StepPiece& piece) const;
   void foresee_rest(StepPiece& piece) const;
@@ -138,7 +139,7 @@ class StepSchedule {
   ActionList actions_;
   size_t next_ = 0;         // the next piece begins with this action
   size_t forward_end_ = 0;  // all layers' forward is in front of this action
-  int64_t experts_begun_ = 0;   // actions of experts
+  std::vector<int64_t> experts_begun_;  // [stage] actions of experts
   TaskList held_;               // of the backward of held_of_, until attention of others is issued
   Microbatches held_of_;
   bool asked_routing_ = false;  // the newest piece ends where that of next_ must be known

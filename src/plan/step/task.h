@@ -50,10 +50,12 @@ enum class TaskKind : uint8_t {
 };
 inline constexpr int kTaskKinds = static_cast<int>(TaskKind::kGradient) + 1;
 
-// A device's streams of tasks: what is computed, what leaves for other devices and what arrives. So
-// no computation waits behind an exchange that it does not need.
-enum class Lane : uint8_t { kCompute, kOut, kIn };
-inline constexpr int kLanes = static_cast<int>(Lane::kIn) + 1;
+// A device's streams of tasks: what is computed, what leaves for other devices, and what arrives
+// from those that share its layers; from the stages of layers below, rows; and of layers above,
+// gradients. So no computation waits behind an exchange that it does not need.
+enum class Lane : uint8_t { kCompute, kOut, kIn, kFromBelow, kFromAbove };
+inline constexpr int kLanes = static_cast<int>(Lane::kFromAbove) + 1;
+inline constexpr int kLanesOfOneStage = static_cast<int>(Lane::kIn) + 1;
 
 enum class Phase : uint8_t { kForward, kBackward, kOptimize };
 inline constexpr int kPhases = static_cast<int>(Phase::kOptimize) + 1;

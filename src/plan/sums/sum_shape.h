@@ -41,7 +41,9 @@ struct SumShape {
   }
   // Gradients of experts are summed in pages (plan/step/pages.h), since a group of rows does not
   // complete them.
-  bool pages_expert_sums(bool zebra) const { return expert_shards > 1 || (zebra && chunks > 1); }
+  bool pages_expert_sums(bool by_chunks) const {
+    return expert_shards > 1 || (by_chunks && chunks > 1);
+  }
   bool operator==(const SumShape&) const = default;
 };
 

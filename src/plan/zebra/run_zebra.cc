@@ -22,7 +22,7 @@ class RunTimes {
         profile_(profile),
         width_(shape.microbatches / shape.rounds()),
         attended_(static_cast<size_t>(shape.devices), 0) {
-    for (int64_t b = 0; b < width_; ++b) ++attended_[static_cast<size_t>(shape.attending(b))];
+    for (int64_t b = 0; b < width_; ++b) ++attended_[static_cast<size_t>(shape.attending(0, b))];
   }
 
   ChunkTimes of(int64_t layer) const;

@@ -297,9 +297,9 @@ TEST_P(Plans, InLayerBuffersLiveAsLongAsTheyAreRead) {
   }
   for (int64_t b = 0; b < shape.microbatches; ++b) {
     // Two layers with experts, forward and backward.
-    EXPECT_EQ(ended[pages.normed(b)], 4);
-    EXPECT_EQ(ended[pages.sum(b)], 4);
-    EXPECT_EQ(ended[pages.dresidual(b)], 1);
+    EXPECT_EQ(ended[pages.normed(0, b)], 4);
+    EXPECT_EQ(ended[pages.sum(0, b)], 4);
+    EXPECT_EQ(ended[pages.dresidual(0, b)], 1);
   }
   for (const auto& [page, alive] : lives) EXPECT_FALSE(alive) << "page " << page;
 }

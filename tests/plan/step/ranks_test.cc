@@ -108,7 +108,7 @@ struct PlannedRank {
 class PlannedRanks {
  public:
   PlannedRanks(std::mt19937& random, int ranks, int devices, const StepKind& kind, double room) {
-    shape_ = random_shape(random, devices);
+    shape_ = random_shape(random, devices, {kind.stages, kind.order});
     divide_into_ranks(random, ranks, shape_);
     make(kind, room);
   }
@@ -214,7 +214,7 @@ class PlannedRanks {
 };
 
 TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
-  int64_t page_transfers = 0, resent = 0;
+  int64_t page_transfers = 0, resent = 0, in_stages = 0;
   for (uint32_t seed = 1; seed <= kAssignments; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -230,6 +230,12 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
     kind.group_blocks = 1 + seed % 4;
     kind.seats_by_step = random() % 2 == 0 && kind.options.same_blocks() &&
                          !kind.options.whole_layers && kind.pinned_share == 0;
+    // Stages may begin anywhere among the ranks' devices.
+    if (seed % 3 == 0 && !kind.options.microbatch_major && !kind.options.padded_experts) {
+      kind.stages = static_cast<int>(2 + seed / 3 % 3);
+      kind.order = static_cast<PipelineOrder>(seed / 9 % 3);
+      kind.seats_by_step = false;
+    }
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(2 + random() % 4);
     const int ranks = static_cast<int>(2 + random() % static_cast<uint32_t>(devices - 1));
@@ -238,6 +244,7 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
       const bool skip = !kind.eager && random() % 4 == 0;
       run.train(random_routing(random, run.shape()), skip);
       if (random() % 3 == 0) run.evaluate(random_routing(random, run.shape()));
+      in_stages += run.shape().stages.several();
       page_transfers += count(run.ranks()[0]->certain, TaskKind::kReceivePage);
     }
     if (!kind.options.microbatch_major) {
@@ -250,6 +257,7 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
     run.expect_valid();
     if (testing::Test::HasFailure()) return;
   }
+  EXPECT_GT(in_stages, kAssignments / 4);
   EXPECT_GT(page_transfers, 1000);
   EXPECT_GT(resent, 100);
 }

@@ -15,19 +15,21 @@ using Steps = std::vector<std::vector<PlacedTask>>;
 // Two steps in which every layer has experts with and without tokens, at the smallest budgets.
 struct Recorded {
   explicit Recorded(bool eager, int64_t group_blocks = 1, int devices = 1, bool zebra = false,
-                    bool in_place = false) {
+                    int stages = 1, bool in_place = false) {
     std::mt19937 random(7);
     StepKind kind;
     kind.eager = eager;
     kind.group_blocks = group_blocks;
     kind.zebra = zebra;
     kind.lags = {1, 1, 1};
+    kind.stages = stages;
+    kind.order = PipelineOrder::kOneForwardOneBackward;
     kind.options.in_place = in_place;
     do {
       made = std::make_unique<PlannedCase>(random, devices, kind, in_place ? 0.4 : 0.0);
     } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 || !made->shape.is_moe[1] ||
              made->shape.microbatches < 2 || made->shape.sums.shards < 2 ||
-             (zebra && made->shape.rounds() < 2) ||
+             ((zebra || stages > 1) && made->shape.rounds() < 2) ||
              std::ssize(made->shape.attending_devices()) < devices ||
              made->shape.in_place != in_place);
     Replay replay(&made->pages, made->start());
@@ -148,7 +150,7 @@ TEST(Validator, SeesTasksBeforeTheirInputs) {
 
 // Rows that experts read where they are, on one device and on two.
 TEST(Validator, SeesRowsThatAreNotHeldInPlace) {
-  static const Recorded alone(false, 5, 1, false, true), several(false, 5, 2, false, true);
+  static const Recorded alone(false, 5, 1, false, 1, true), several(false, 5, 2, false, 1, true);
   const auto reads = of_kind(TaskKind::kReadRows);
   for (const Recorded* good : {&alone, &several}) {
     expect_broken(
@@ -510,6 +512,60 @@ TEST(Validator, SeesParcelsAndSumsThatGoAstray) {
         for (size_t i = 0; i < t.num_uses; ++i) t.uses[i].place.device ^= 1;
       },
       two);
+}
+
+// Two stages of a device each, one forward, one backward.
+TEST(Validator, SeesStagesThatDoNotMeet) {
+  static const Recorded stages(false, 2, 2, false, 2);
+  const auto crosses = [](Phase phase) {
+    return [phase](const PlacedTask& t) {
+      return t.task.kind == TaskKind::kSend && t.task.wave < 0 && t.task.microbatch >= 0 &&
+             t.task.phase == phase;
+    };
+  };
+  for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
+    expect_broken(
+        PlanRule::kInputs, "rows do not go on to the next stage",
+        [&](Steps& steps) {
+          const size_t i = find(steps, crosses(phase));
+          erase(steps, i + 1);
+          erase(steps, i);
+        },
+        stages);
+    expect_broken(
+        PlanRule::kMatched, "what was sent is not received",
+        [&](Steps& steps) { erase(steps, find(steps, crosses(phase)) + 1); }, stages);
+    expect_broken(
+        PlanRule::kMatched, "two microbatches are received in the other order",
+        [&](Steps& steps) {
+          const size_t i = find(steps, crosses(phase)), j = find(steps, crosses(phase), 1);
+          std::swap(steps[1][i + 1], steps[1][j + 1]);
+        },
+        stages);
+    expect_broken(
+        PlanRule::kInputs, "half of the rows are sent",
+        [&](Steps& steps) {
+          const size_t i = find(steps, crosses(phase));
+          steps[1][i].task.bytes /= 2;
+          steps[1][i + 1].task.bytes /= 2;
+        },
+        stages);
+    expect_broken(
+        PlanRule::kInputs, "rows are sent before they are there",
+        [&](Steps& steps) {
+          const size_t i = find(steps, crosses(phase));
+          const auto first = steps[1].begin() + static_cast<std::ptrdiff_t>(i);
+          std::rotate(first - 1, first, first + 2);
+        },
+        stages);
+  }
+  expect_broken(
+      PlanRule::kInputs, "rows become another layer's input",
+      [&](Steps& steps) {
+        const size_t i = find(steps, crosses(Phase::kForward));
+        ++steps[1][i + 1].task.uses[0].page;
+      },
+      stages);
 }
 
 TEST(Validator, SeesStateUsedTwice) {

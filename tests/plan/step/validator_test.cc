@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kSeeds = kUnderSanitizer ? 30 : 300;
 constexpr int kZebraRuns = kUnderSanitizer ? 50 : 500;
+constexpr int kPipelineRuns = kUnderSanitizer ? 50 : 500;
 
 // Steps, a skipped one, an evaluation: every rule holds all the strategy.
 void expect_valid(std::mt19937& random, PlannedCase& c) {
@@ -105,6 +106,34 @@ TEST(Validator, RandomZebraRunsKeepEveryRule) {
     expect_valid(random, c);
     if (testing::Test::HasFailure()) return;
   }
+}
+
+// Stages of one device or more, in each of the three orders.
+TEST(Validator, RandomPipelinesKeepEveryRule) {
+  int runs = 0, by_chunks = 0;
+  for (uint32_t seed = 1; runs < kPipelineRuns; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    StepKind kind;
+    kind.stages = static_cast<int>(2 + random() % 3);
+    kind.order = static_cast<PipelineOrder>(seed % 3);
+    kind.eager = random() % 2 == 0;
+    kind.skip_untouched = random() % 4 == 0;
+    kind.options.prefetch = random() % 4 != 0;
+    kind.options.optimizer_at_end = random() % 4 == 0;
+    kind.options.whole_layers = random() % 4 == 0;
+    kind.pinned_share = random() % 4 == 0 ? 0.5 : 0;
+    kind.keep_in_host = random() % 2 == 0;
+    kind.group_blocks = seed % 2 == 0 ? 1 : 1 + seed % 7;
+    const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
+    const int devices = static_cast<int>(2 + random() % 4);
+    PlannedCase c(random, devices, kind, rooms[random() % 5]);
+    runs += c.shape.stages.several();
+    by_chunks += c.shape.stages.several() && c.shape.rounds() > 1;
+    expect_valid(random, c);
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(by_chunks, kPipelineRuns / 4);
 }
 
 // A pass of generation: one microbatch, attention over a cache, logits.

@@ -44,6 +44,7 @@ void OrderCheck::begin_step() {
   cells_.clear();
   finished_.clear();
   indexed_.clear();
+  arrived_.clear();
   for (const auto& [channel, sent] : sent_) {
     if (!sent.empty())
       faults_.push_back({PlanRule::kMatched, "bytes are sent that nobody receives"});
@@ -94,13 +95,24 @@ bool OrderCheck::begun_backward(const Task& task) const {
   if (task.layer + 1 == shape_.num_layers) {
     return done(TaskKind::kHead, Phase::kForward, -1, task.microbatch);
   }
-  return done(TaskKind::kAttentionBackward, Phase::kBackward, task.layer + 1, task.microbatch);
+  const int64_t above = task.layer + 1;
+  if (shape_.leaves_stage(task.layer)) {
+    return arrived_.contains({TaskKind::kSend, Phase::kBackward, above, task.microbatch});
+  }
+  return done(TaskKind::kAttentionBackward, Phase::kBackward, above, task.microbatch);
 }
 
 void OrderCheck::check_dense(const Task& task) {
   const int64_t l = task.layer, b = task.microbatch;
   const bool moe = l >= 0 && shape_.is_moe[l];
   switch (task.kind) {
+    case TaskKind::kAttention:
+    case TaskKind::kCachedAttention:
+      if (l > 0 && shape_.leaves_stage(l - 1) &&
+          !arrived_.contains({TaskKind::kSend, Phase::kForward, l, b})) {
+        fault(task, "before its input has come from the stage below");
+      }
+      return;
     case TaskKind::kRoute:
     case TaskKind::kDenseMlp:
       if (!done(TaskKind::kAttention, Phase::kForward, l, b) &&
@@ -154,11 +166,13 @@ void OrderCheck::check_read_rows(const Task& task, Rows& rows) {
   Group& group =
       held_.try_emplace(task.device, Group{task.phase, task.layer, task.wave}).first->second;
   if (!group.is_of(task) || !task.joins_next) fault(task, "does not join its group");
-  if (shape_.attending(task.microbatch) != task.device) fault(task, "reads another device's rows");
+  if (shape_.attending(task.layer, task.microbatch) != task.device)
+    fault(task, "reads another device's rows");
   if (!group.microbatches.insert(task.microbatch).second) fault(task, "is handed out twice");
   const size_t read = task.phase == Phase::kBackward ? 2 : 1;
-  if (task.num_uses != read || task.uses[0].page != pages_.normed(task.microbatch) ||
-      (read == 2 && task.uses[1].page != pages_.dresidual(task.microbatch))) {
+  const int stage = shape_.stage_of(task.layer);
+  if (task.num_uses != read || task.uses[0].page != pages_.normed(stage, task.microbatch) ||
+      (read == 2 && task.uses[1].page != pages_.dresidual(stage, task.microbatch))) {
     fault(task, "holds other pages than the rows'");
   }
   group.rows += task.rows;
@@ -322,7 +336,52 @@ void OrderCheck::check_pack(const Task& task) {
   exchange_[task.uses[0].page] = parcel;
 }
 
+// Whether it carries what a layer gives, or its gradient, to another stage.
+bool OrderCheck::between_stages(const Task& task) const {
+  return task.wave < 0 && task.microbatch >= 0;
+}
+
+// What a stage sends is complete, and has the place of the layer that reads it.
+void OrderCheck::check_boundary(const Task& task) {
+  const int64_t l = task.layer, b = task.microbatch;
+  const bool forward = task.phase == Phase::kForward;
+  const int below = shape_.attending(l - 1, b), above = shape_.attending(l, b);
+  const bool sends = task.kind == TaskKind::kSend;
+  if (!shape_.leaves_stage(l - 1) || task.device != (sends == forward ? below : above) ||
+      task.peer != (sends == forward ? above : below)) {
+    fault(task, "crosses from no stage to the next");
+  }
+  if (task.bytes != shape_.microbatch_tokens * shape_.hidden_size * shape_.dtype_bytes) {
+    fault(task, "carries other bytes than a microbatch's rows");
+  }
+  PageId page = forward ? pages_.leaving_input(l, b) : pages_.dresidual(shape_.stage_of(l), b);
+  if (!sends) {
+    page = forward ? pages_.layer_input(l, b) : pages_.dresidual(shape_.stage_of(l - 1), b);
+  }
+  if (task.uses[0].page != page) fault(task, "is of another page than its layer's");
+  std::deque<Sent>& channel =
+      sent_[{sends ? task.device : task.peer, sends ? task.peer : task.device}];
+  if (sends) {
+    const TaskKind gives =
+        shape_.is_moe[static_cast<size_t>(l - 1)] ? TaskKind::kResidual : TaskKind::kDenseMlp;
+    const bool ready = forward ? done(gives, task.phase, l - 1, b)
+                               : done(TaskKind::kAttentionBackward, task.phase, l, b);
+    if (!ready) fault(task, "before there is anything to send");
+    channel.push_back({{}, "", task.bytes, true, l, b});
+    return;
+  }
+  const bool matched = !channel.empty() && channel.front().boundary && channel.front().layer == l &&
+                       channel.front().microbatch == b;
+  if (!matched) {
+    faults_.push_back({PlanRule::kMatched, "a stage receives what the other has not sent"});
+  } else {
+    channel.pop_front();
+  }
+  if (!arrived_.insert({TaskKind::kSend, task.phase, l, b}).second) fault(task, "arrives twice");
+}
+
 void OrderCheck::check_send(const Task& task) {
+  if (between_stages(task)) return check_boundary(task);
   std::deque<Sent>& channel = sent_[{task.device, task.peer}];
   const PageId page = task.uses[0].page;
   if (is_sum(page)) {
@@ -348,6 +407,7 @@ void OrderCheck::check_send(const Task& task) {
 }
 
 void OrderCheck::check_receive(const Task& task) {
+  if (between_stages(task)) return check_boundary(task);
   std::deque<Sent>& channel = sent_[{task.peer, task.device}];
   if (channel.empty()) {
     faults_.push_back({PlanRule::kMatched, "bytes are received that nobody has sent"});
@@ -529,7 +589,7 @@ void OrderCheck::check(const Task& task) {
       const bool forward = task.phase == Phase::kForward;
       const TaskKind routed = forward ? TaskKind::kRoute : TaskKind::kRouteReplay;
       for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
-        if (shape_.attending(b) != task.device) continue;
+        if (shape_.attending(task.layer, b) != task.device) continue;
         if (!done(routed, task.phase, task.layer, b)) fault(task, "before the layer's routing");
       }
       Rows rows;

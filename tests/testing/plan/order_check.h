@@ -75,8 +75,12 @@ class OrderCheck {
     Group group;
     std::string sum;  // or of dense gradients
     int64_t bytes = 0;
+    bool boundary = false;  // between stages
+    int64_t layer = -1, microbatch = -1;
   };
   bool is_sum(PageId page) const;
+  bool between_stages(const Task& task) const;
+  void check_boundary(const Task& task);
   void check_combine(const Task& task, Rows& rows);
   void check_group(const Task& task);
   void check_expert_sum(const Task& task);
@@ -99,6 +103,7 @@ class OrderCheck {
   std::map<std::tuple<Phase, int64_t, int64_t>, Rows> rows_;
   std::map<PageId, Group> exchange_;
   std::map<int, Group> held_;  // [device] rows that its next group reads in place
+  std::set<Done> arrived_;  // kSend: of a microbatch that goes on to the layer, or back from it
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
   std::set<int64_t> computed_;
   std::map<int64_t, int> seats_;  // [record] the device that computes the expert in this step

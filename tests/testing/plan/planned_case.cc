@@ -22,7 +22,7 @@ int64_t budget_between(int64_t least, int64_t most, double room) {
 namespace {
 
 RunShape kind_of_shape(std::mt19937& random, int devices, const StepKind& kind) {
-  RunShape shape = random_shape(random, devices);
+  RunShape shape = random_shape(random, devices, {kind.stages, kind.order});
   kind.apply_to(shape);
   return shape;
 }

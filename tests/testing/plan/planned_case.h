@@ -21,9 +21,11 @@ struct StepKind {
   int64_t group_blocks = 1;
   bool zebra = false;
   Lags lags = {};
+  int stages = 1;
+  PipelineOrder order = PipelineOrder::kBreadthFirst;
   PlanOptions options = {};
 
-  void apply_to(RunShape& shape) const;  // all but the seats
+  void apply_to(RunShape& shape) const;  // all but the seats and stages
 };
 
 // A budget as far between the least and the most that make sense as `room` says, in [0, 1].

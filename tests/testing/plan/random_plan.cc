@@ -12,7 +12,7 @@ PlacedTask place(Replay& replay, const Task& task) {
           {placed.slots.begin(), placed.slots.end()}};
 }
 
-RunShape random_shape(std::mt19937& random, int devices) {
+RunShape random_shape(std::mt19937& random, int devices, StageCount stages) {
   const auto pick = [&](int64_t n) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
   };
@@ -31,26 +31,32 @@ RunShape random_shape(std::mt19937& random, int devices) {
   shape.microbatch_tokens = 10 + pick(300);
   shape.row_block = 16 << pick(5);
   shape.devices = devices;
-  for (int64_t i = 0; i < shape.sums.shards && devices > 1; ++i) {
-    shape.shard_device.push_back(static_cast<int>(pick(devices)));
+  const int count = std::min({stages.most, devices, static_cast<int>(shape.num_layers)});
+  shape.stages = divide_into_stages(count, stages.order, shape.num_layers, devices);
+  for (int64_t i = 0; i < count * shape.sums.shards && devices > 1; ++i) {
+    const auto own = devices_of_stage(static_cast<int>(i / shape.sums.shards), count, devices);
+    shape.shard_device.push_back(own.first + static_cast<int>(pick(own.count)));
   }
-  const std::vector<int> attending = shape.attending_devices();
-  const auto home = [&](int64_t i) { return attending[static_cast<size_t>(i) % attending.size()]; };
+  const auto home = [&](int64_t layer, int64_t i) {
+    const std::vector<int> attending = shape.attending_devices(shape.stage_of(layer));
+    return attending[static_cast<size_t>(i) % attending.size()];
+  };
   const int64_t table = 20000, dense = 12000, expert = 5000 + 2000 * pick(4);
-  shape.records.push_back({.num_elements = table, .device = home(0)});
+  shape.records.push_back({.num_elements = table, .device = home(0, 0)});
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     shape.is_moe.push_back(pick(4) != 0);
     shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
     shape.records.push_back({shape.is_moe[l] ? dense : dense + 3000, l});
-    shape.records.back().device = home(l);
+    shape.records.back().device = home(l, l);
+    const DeviceRange own = devices_of_stage(shape.stage_of(l), count, devices);
     if (shape.is_moe[l]) shape.records.back().shared_elements = 2000 * pick(2);
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
-      shape.records.push_back({expert, l, e, static_cast<int>(e % devices)});
+      shape.records.push_back({expert, l, e, own.first + static_cast<int>(e % own.count)});
     }
   }
   shape.records.push_back(
       {.num_elements = shape.tied_embeddings ? shape.hidden_size : table + shape.hidden_size,
-       .device = home(shape.tied_embeddings ? 0 : 1)});
+       .device = home(shape.num_layers, shape.tied_embeddings ? 0 : 1)});
   for (RecordShape& record : shape.records) record.state_bytes = 10 * record.num_elements;
   return shape;
 }

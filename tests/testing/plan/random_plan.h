@@ -19,7 +19,11 @@ struct PlacedTask {
 PlacedTask place(Replay& replay, const Task& task);
 
 // Small numbers of everything: layers with and without experts, devices, microbatches.
-RunShape random_shape(std::mt19937& random, int devices);
+struct StageCount {
+  int most = 1;  // fewer where layers or devices are
+  PipelineOrder order = PipelineOrder::kBreadthFirst;
+};
+RunShape random_shape(std::mt19937& random, int devices, StageCount stages = {});
 // Deals the devices to so many ranks, at least one to each. REQUIRES: ranks <= devices.
 void divide_into_ranks(std::mt19937& random, int ranks, RunShape& shape);
 // Tokens of each expert, spread over the microbatches as evenly as they go.

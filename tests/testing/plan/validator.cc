@@ -88,8 +88,13 @@ void PlanValidator::check_layer_buffer_uses(const Task& task) {
     }
     if (kind_[use.page] != PageKind::kLayerBuffer) continue;
     const int64_t b = task.microbatch;
-    const bool own = b >= 0 && (use.page == pages_.normed(b) || use.page == pages_.sum(b) ||
-                                use.page == pages_.dresidual(b));
+    const bool head = task.kind == TaskKind::kHead;
+    const int stage = shape_.stage_of(head ? shape_.num_layers : task.layer);
+    // The gradient of a layer's input arrives at the stage below.
+    const bool below = task.kind == TaskKind::kReceive && task.wave < 0 && task.layer > 0;
+    const int at = below ? shape_.stage_of(task.layer - 1) : stage;
+    const bool own = b >= 0 && (use.page == pages_.normed(at, b) || use.page == pages_.sum(at, b) ||
+                                use.page == pages_.dresidual(at, b));
     if (!own) fault(PlanRule::kInputs, use.page, "is of another microbatch");
   }
 }
@@ -125,10 +130,12 @@ int64_t PlanValidator::most_reads(PageId page, Phase phase) {
   const int64_t record = pages_.pages[page].record;
   const bool dense = shape_.records[static_cast<size_t>(record)].expert < 0;
   const std::vector<int> attending = shape_.attending_devices();
-  const int64_t readers =
-      dense ? std::count_if(attending.begin(), attending.end(),
-                            [&](int device) { return shape_.own_devices().contains(device); })
-            : 1;
+  const int64_t readers = dense ? std::count_if(attending.begin(), attending.end(),
+                                                [&](int device) {
+                                                  return shape_.own_devices().contains(device) &&
+                                                         shape_.computes_with(device, record);
+                                                })
+                                : 1;
   if (phase == Phase::kOptimize) return updates_[record] * readers + (sent_[record] > 0);
   if (shape_.rounds() > 1) {
     const bool both = shape_.tied_embeddings && record == shape_.embedding();

@@ -1,0 +1,62 @@
+// Stages of a pipeline: groups of neighbouring devices that share a run's layers. All of a layer is
+// on the devices of its stage, attention and experts. The rows that a layer gives travel to the
+// next one's devices where these are of another stage, and their gradients back.
+//
+// Chunks of microbatches follow each other through the stages in one of three orders
+// (plan/step/pipeline_actions.h):
+// - GPipe (Huang et al. 2019): a stage takes all chunks forward, then all of them backward.
+// - 1F1B (PipeDream-Flush, Narayanan et al. 2021): as soon as a stage has its first backward, one
+//   forward follows one backward, so that stage s of P keeps activations of P - s chunks at most.
+// - Breadth-first (Lamy-Poirier 2023): a stage takes all chunks through a layer before its next
+//   one, so that weights that are paged are read once in each phase, as without stages, and not
+//   once for each chunk. Its layers are dealt to the stages in turns, so that a chunk comes to
+//   every stage soon.
+// Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace pagoda {
+
+// Neighbouring devices.
+struct DeviceRange {
+  int first = 0, count = 0;
+  int end() const { return first + count; }
+  bool contains(int device) const { return device >= first && device < end(); }
+};
+
+enum class PipelineOrder : uint8_t { kGpipe, kOneForwardOneBackward, kBreadthFirst };
+
+struct Stages {
+  int count = 1;
+  PipelineOrder order = PipelineOrder::kBreadthFirst;
+  std::vector<int> layers = {};   // [layer] its stage; empty: all are the first's
+  std::vector<int> devices = {};  // [device] its stage, ascending; empty: likewise
+
+  bool several() const { return count > 1; }
+  // A stage takes a chunk through all of its layers before the next chunk, so that sums of
+  // gradients of all these layers wait side by side.
+  bool chunk_by_chunk() const { return several() && order != PipelineOrder::kBreadthFirst; }
+  int of_layer(int64_t layer) const {
+    return layers.empty() ? 0 : layers[static_cast<size_t>(layer)];
+  }
+  int of_device(int device) const {
+    return devices.empty() ? 0 : devices[static_cast<size_t>(device)];
+  }
+  // How many layers before this one its stage has.
+  int64_t ordinal(int64_t layer) const;
+  // The most layers that a stage has, of so many in the run.
+  int64_t most_layers(int64_t num_layers) const;
+};
+
+// The devices of a stage: as many as of the others, or one more or less.
+DeviceRange devices_of_stage(int stage, int stages, int devices);
+
+// Divides layers and devices among so many stages: neighbouring devices as evenly as it goes, and
+// layers too, in turns for breadth-first, else neighbours. REQUIRES: at least a layer and a device
+// for each stage.
+Stages divide_into_stages(int count, PipelineOrder order, int64_t num_layers, int devices);
+
+}  // namespace pagoda

@@ -1,0 +1,158 @@
+#include "plan/step/pipeline_actions.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace pagoda {
+namespace {
+
+constexpr Phase kForward = Phase::kForward, kBackward = Phase::kBackward;
+
+RunShape pipeline_of(int stages, PipelineOrder order, int64_t layers, int64_t chunks) {
+  RunShape shape;
+  shape.num_layers = layers;
+  shape.is_moe.assign(static_cast<size_t>(layers), 1);
+  shape.microbatches = shape.sums.chunks = chunks;
+  shape.devices = stages;
+  shape.stages = divide_into_stages(stages, order, layers, stages);
+  for (int d = 0; d < stages; ++d) shape.shard_device.push_back(d);
+  return shape;
+}
+
+TEST(Stages, LayersAndDevicesAreDivided) {
+  const Stages neighbours = divide_into_stages(3, PipelineOrder::kGpipe, 7, 5);
+  EXPECT_EQ(neighbours.layers, (std::vector<int>{0, 0, 0, 1, 1, 2, 2}));
+  EXPECT_EQ(neighbours.devices, (std::vector<int>{0, 0, 1, 1, 2}));
+  EXPECT_EQ(neighbours.ordinal(4), 1);
+  EXPECT_EQ(neighbours.most_layers(7), 3);
+  const Stages turns = divide_into_stages(3, PipelineOrder::kBreadthFirst, 7, 5);
+  EXPECT_EQ(turns.layers, (std::vector<int>{0, 1, 2, 0, 1, 2, 0}));
+  EXPECT_EQ(turns.devices, neighbours.devices);
+  for (int stages = 2; stages <= 5; ++stages) {
+    for (int devices = stages; devices <= 9; ++devices) {
+      const Stages of = divide_into_stages(stages, PipelineOrder::kGpipe, stages, devices);
+      for (int s = 0; s < stages; ++s) {
+        const DeviceRange range = devices_of_stage(s, stages, devices);
+        EXPECT_GT(range.count, 0);
+        for (int d = 0; d < devices; ++d) {
+          EXPECT_EQ(of.of_device(d) == s, range.contains(d));
+        }
+      }
+    }
+  }
+}
+
+// Two stages of a layer each and two chunks, written out. The first stage waits from the end of its
+// second forward until its first gradients come, while the second goes forward, to the head and
+// back with the first chunk. What needs no routing is issued ahead.
+TEST(PipelineActions, OneForwardOneBackward) {
+  const RunShape shape = pipeline_of(2, PipelineOrder::kOneForwardOneBackward, 2, 2);
+  const Microbatches one{0, 1}, two{1, 1};
+  const ActionList expected = {
+      {ActionKind::kEmbed, kForward, -1, one},     {ActionKind::kAttention, kForward, 0, one},
+      {ActionKind::kExperts, kForward, 0, one},    {ActionKind::kResidual, kForward, 0, one},
+      {ActionKind::kEmbed, kForward, -1, two},     {ActionKind::kAttention, kForward, 0, two},
+      {ActionKind::kAttention, kForward, 1, one},  {ActionKind::kExperts, kForward, 0, two},
+      {ActionKind::kResidual, kForward, 0, two},   {ActionKind::kExperts, kForward, 1, one},
+      {ActionKind::kResidual, kForward, 1, one},   {ActionKind::kHead, kForward, -1, one},
+      {ActionKind::kExperts, kBackward, 1, one},   {ActionKind::kAttention, kBackward, 1, one},
+      {ActionKind::kAttention, kForward, 1, two},  {ActionKind::kExperts, kBackward, 0, one},
+      {ActionKind::kAttention, kBackward, 0, one}, {ActionKind::kEmbed, kBackward, -1, one},
+      {ActionKind::kExperts, kForward, 1, two},    {ActionKind::kResidual, kForward, 1, two},
+      {ActionKind::kHead, kForward, -1, two},      {ActionKind::kExperts, kBackward, 1, two},
+      {ActionKind::kAttention, kBackward, 1, two}, {ActionKind::kExperts, kBackward, 0, two},
+      {ActionKind::kAttention, kBackward, 0, two}, {ActionKind::kEmbed, kBackward, -1, two},
+  };
+  EXPECT_EQ(make_actions(shape, PassExtent::kStep), expected);
+}
+
+// The most chunks that a stage has begun forward and not ended backward.
+int64_t most_in_flight(const RunShape& shape, const ActionList& actions, int stage) {
+  int64_t first = shape.num_layers;
+  while (shape.stage_of(first - 1) != stage) --first;
+  while (first > 0 && shape.stage_of(first - 1) == stage) --first;
+  std::set<int64_t> begun;
+  int64_t most = 0;
+  for (const Action& action : actions) {
+    if (action.kind != ActionKind::kAttention || action.layer != first) continue;
+    if (action.phase == kForward) begun.insert(action.microbatches.first);
+    if (action.phase == kBackward) begun.erase(action.microbatches.first);
+    most = std::max(most, std::ssize(begun));
+  }
+  return most;
+}
+
+// A chunk goes through everything once, in its order, and each stage keeps to its own.
+void expect_complete(const RunShape& shape, const ActionList& actions, PassExtent extent) {
+  const int64_t width = shape.microbatches / shape.sums.chunks;
+  for (int64_t c = 0; c < shape.sums.chunks; ++c) {
+    const Microbatches chunk{c * width, width};
+    ActionList own, expected = layer_major(shape, extent);
+    for (const Action& action : actions) {
+      if (action.microbatches == chunk) own.push_back(action);
+    }
+    for (Action& action : expected) action.microbatches = chunk;
+    EXPECT_EQ(own, expected);
+  }
+  EXPECT_EQ(std::ssize(actions), shape.sums.chunks * std::ssize(layer_major(shape, extent)));
+  for (int stage = 0; stage < shape.stages.count; ++stage) {
+    ActionList own;
+    for (const Action& action : actions) {
+      const bool attends = action.kind == ActionKind::kAttention;
+      const bool head = action.kind == ActionKind::kHead;
+      const int64_t layer = head ? shape.num_layers : action.layer;
+      if ((attends || head) && shape.stage_of(layer) == stage) own.push_back(action);
+    }
+    EXPECT_EQ(own, stage_actions(shape, stage, extent));
+  }
+}
+
+TEST(PipelineActions, EveryStageDoesItsWorkInItsOrder) {
+  for (const PipelineOrder order : {PipelineOrder::kGpipe, PipelineOrder::kOneForwardOneBackward,
+                                    PipelineOrder::kBreadthFirst}) {
+    for (int stages = 2; stages <= 4; ++stages) {
+      for (int64_t layers = stages; layers <= 6; ++layers) {
+        for (int64_t chunks = 1; chunks <= 8; ++chunks) {
+          const RunShape shape = pipeline_of(stages, order, layers, chunks);
+          for (const PassExtent extent :
+               {PassExtent::kLayers, PassExtent::kForward, PassExtent::kStep}) {
+            expect_complete(shape, make_actions(shape, extent), extent);
+          }
+        }
+      }
+    }
+  }
+}
+
+// 1F1B: stage i of P has at most P - i; the others have all.
+TEST(PipelineActions, ChunksInFlight) {
+  for (int stages = 2; stages <= 4; ++stages) {
+    for (int64_t chunks = 1; chunks <= 8; ++chunks) {
+      for (int stage = 0; stage < stages; ++stage) {
+        const auto in_flight = [&](PipelineOrder order) {
+          const RunShape shape = pipeline_of(stages, order, 2 * stages, chunks);
+          return most_in_flight(shape, make_actions(shape, PassExtent::kStep), stage);
+        };
+        EXPECT_EQ(in_flight(PipelineOrder::kOneForwardOneBackward),
+                  std::min<int64_t>(stages - stage, chunks));
+        EXPECT_EQ(in_flight(PipelineOrder::kGpipe), chunks);
+        EXPECT_EQ(in_flight(PipelineOrder::kBreadthFirst), chunks);
+      }
+    }
+  }
+}
+
+// Breadth-first: no other layer of the stage stands between the chunks of one.
+TEST(PipelineActions, BreadthFirstTakesAllChunksThroughALayer) {
+  const RunShape shape = pipeline_of(2, PipelineOrder::kBreadthFirst, 5, 3);
+  std::vector<int64_t> layers;
+  for (const Action& action : stage_actions(shape, 0, PassExtent::kStep)) {
+    if (action.kind == ActionKind::kAttention) layers.push_back(action.layer);
+  }
+  EXPECT_EQ(layers, (std::vector<int64_t>{0, 0, 0, 2, 2, 2, 4, 4, 4, 4, 4, 4, 2, 2, 2, 0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace pagoda
