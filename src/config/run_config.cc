@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/number_text.h"
+#include "config/pipeline_config.h"
 #include "config/zebra_config.h"
 #include "kernels/ops.h"
 
@@ -268,6 +269,7 @@ Status RunConfig::validate() const {
 Status RunConfig::validate_for_planning() const {
   RETURN_IF_ERROR(check_values(*this));
   RETURN_IF_ERROR(check_zebra_run(*this));
+  RETURN_IF_ERROR(check_pipeline_run(*this));
   return check_attention(*this);
 }
 

@@ -34,7 +34,7 @@ enum class UntouchedKind : uint8_t { kExact, kSkip };
 
 // Where an expert is computed: on the device of its home, or of a seat that it gets in each step.
 enum class PlaceKind : uint8_t { kStep, kHome };
-enum class LayoutKind : uint8_t { kAuto, kExperts, kZebra };
+enum class LayoutKind : uint8_t { kAuto, kExperts, kZebra, kPipeline };
 
 // Steps of a run, counted from 1; both belong to it.
 struct StepRange {
@@ -91,6 +91,8 @@ struct RunConfig {
     int64_t attention_devices = 0;
     std::vector<std::string> offloaded = {"auto"};
     std::vector<std::string> lags = {"auto"};
+    int64_t stages = 2;
+    PipelineOrder order = PipelineOrder::kBreadthFirst;
     ShareKind shares = ShareKind::kSpeed;
     PlaceKind place = PlaceKind::kStep;
     double deadline_s = 60;
@@ -219,6 +221,10 @@ struct RunConfig {
   // parallel.attention_devices of so many devices; the same as for sums() is required.
   int64_t attention_devices(int64_t devices) const;
   bool zebra() const { return parallel.layout == LayoutKind::kZebra; }
+  // parallel.stages of a pipeline, else 1.
+  int stages() const {
+    return parallel.layout == LayoutKind::kPipeline ? static_cast<int>(parallel.stages) : 1;
+  }
   // Whether the planner is to choose them for a run (preview/zebra_choice.h); whoever does not ask
   // it gets 1 1 1 and 0.
   bool auto_lags() const;

@@ -106,10 +106,12 @@ void declare_train(RunConfig& c, OptionTable& t) {
 
 void declare_parallel(RunConfig& c, OptionTable& t) {
   t.section("parallel", "Devices, and what each of them does; none of it changes a bit");
-  t.add("layout", c.parallel.layout, {"auto", "experts", "zebra"}, kRunOnly,
+  t.add("layout", c.parallel.layout, {"auto", "experts", "zebra", "pipeline"}, kRunOnly,
         "order of the devices' work: experts: all compute a layer's experts together; zebra: "
         "devices that attend and those with the experts work at different train.chunks at a time; "
-        "auto: experts, or with a sheet that has the run's devices the faster of both");
+        "pipeline: each of parallel.stages has layers of its own, and train.chunks follow each "
+        "other through them; auto: experts, or with a sheet that has the run's devices the faster "
+        "of both");
   t.add_or_auto("attention_devices", c.parallel.attention_devices, kRunOnly,
                 "devices that share all work but the experts'; auto: all, or as many as there are "
                 "train.shards; in zebra as planned",
@@ -122,6 +124,12 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "zebra: chunks by which the last layer's attention is ahead of the head, the head of the "
         "attention's backward, and the last experts of their backward; auto: as planned",
         "chunks");
+  t.add("stages", c.parallel.stages, kRunOnly,
+        "pipeline: groups of neighbouring devices, each with its share of the layers", "stages");
+  t.add("order", c.parallel.order, {"gpipe", "1f1b", "breadth_first"}, kRunOnly,
+        "pipeline: gpipe: a stage takes all train.chunks forward, then all backward; 1f1b: one "
+        "forward, one backward, so that few activations wait; breadth_first: all chunks through a "
+        "layer before the stage's next one, so that paged weights are read once in each phase");
   t.add("shares", c.parallel.shares, {"speed", "uniform"}, kRunOnly,
         "what devices of unequal speed have of microbatches and experts: speed: in proportion to "
         "it; uniform: as much as the others");

@@ -111,7 +111,7 @@ LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> 
     auto forecast = forecast_ranks(model, changed, cluster, limits);
     if (!forecast.ok()) continue;
     const RunConfig& own = configs.front();
-    const bool as_it_is = own.zebra() == changed.front().zebra() &&
+    const bool as_it_is = own.zebra() == changed.front().zebra() && own.stages() == 1 &&
                           own.train.chunks == choice.chunks;  // auto is experts without a profile
     search.runs.push_back({std::move(changed), as_it_is, forecast.take()});
   }

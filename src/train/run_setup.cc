@@ -35,6 +35,8 @@ RunSetup run_setup(const RunConfig& config) {
     setup.devices.push_back({config.threads_of(device), device.throttle, device.text()});
   }
   setup.shares = config.parallel.shares;
+  setup.stages = config.stages();
+  setup.pipeline_order = config.parallel.order;
   setup.deal_attention(config.attention_devices(std::ssize(setup.devices)));
   setup.zebra = config.zebra();
   setup.size.pages_expert_sums = setup.size.sums.pages_expert_sums(setup.zebra || setup.stages > 1);

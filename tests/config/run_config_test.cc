@@ -101,6 +101,8 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "parallel.attention_devices",
                                              "parallel.offloaded",
                                              "parallel.lags",
+                                             "parallel.stages",
+                                             "parallel.order",
                                              "parallel.shares",
                                              "parallel.place",
                                              "train.trace_steps",
@@ -290,6 +292,29 @@ TEST(RunConfig, ZebraNeedsChunksAndDevicesThatDoNotAttend) {
   config.parallel.offloaded = {"3", "1"};
   EXPECT_EQ(config.offloaded(), (std::vector<int64_t>{3, 1}));
   config.train.devices = {"cpu"};
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+}
+
+TEST(RunConfig, PipelinesNeedADeviceForEachStage) {
+  RunConfig config = complete_config();
+  config.train.devices = {"cpu*4"};
+  config.parallel.stages = 5;
+  EXPECT_TRUE(config.validate().ok()) << "nobody asks for stages";
+  EXPECT_EQ(config.stages(), 1);
+  config.parallel.layout = LayoutKind::kPipeline;
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  EXPECT_NE(config.validate().message().find("parallel.stages = 5"), std::string::npos);
+  config.parallel.stages = 4;
+  EXPECT_TRUE(config.validate().ok()) << config.validate().message();
+  EXPECT_EQ(config.stages(), 4);
+  config.plan.microbatch_major = true;
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.plan.microbatch_major = false;
+  config.plan.padded_experts = true;
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.plan.padded_experts = false;
+  config.parallel.layout = LayoutKind::kExperts;
+  config.parallel.stages = 0;
   EXPECT_EQ(config.validate().code(), Exit::kUsage);
 }
 

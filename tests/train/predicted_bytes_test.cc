@@ -160,6 +160,25 @@ TEST(PredictedBytes, AreThoseCountedInZebrasOrder) {
   }
 }
 
+// Stages of one device and of two, in each order.
+TEST(PredictedBytes, AreThoseCountedInPipelines) {
+  for (const PipelineOrder order : {PipelineOrder::kGpipe, PipelineOrder::kOneForwardOneBackward,
+                                    PipelineOrder::kBreadthFirst}) {
+    for (const char* devices : {"cpu*2", "cpu*4"}) {
+      TinyRun run;
+      run.config().train.micro_batch_tokens = run.config().data.sequence_len;
+      run.config().train.chunks = 2;
+      run.config().train.devices = {devices};
+      run.config().parallel.layout = LayoutKind::kPipeline;
+      run.config().parallel.order = order;
+      run.config().optim.untouched = UntouchedKind::kSkip;
+      run.use_minimum_budgets();
+      EXPECT_GT(expect_predicted(run.config()).fetch.moves, 0);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 TEST(PredictedBytes, AreThoseCountedWithPinnedExperts) {
   TinyRun run;
   run.use_minimum_budgets();

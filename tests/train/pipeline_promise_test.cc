@@ -1,0 +1,151 @@
+// The root promise over stages: groups of devices that have layers of their own, through which
+// chunks follow each other in one of three orders, end with the SHA-256 of one device that takes
+// all chunks layer by layer. Rows vary stages, devices, orders, sums, models and budgets; those
+// with the smallest budgets must have paged.
+#include <gtest/gtest.h>
+
+#include "tests/testing/sanitizer.h"
+#include "tests/testing/storage/storage_sim.h"
+#include "tests/testing/tiny_run.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kSteps = kUnderSanitizer ? 2 : 4;
+constexpr PipelineOrder kGpipe = PipelineOrder::kGpipe;
+constexpr PipelineOrder kAlternate = PipelineOrder::kOneForwardOneBackward;
+constexpr PipelineOrder kBreadth = PipelineOrder::kBreadthFirst;
+
+enum class Budget { kMinimum, kMiddle, kAmple };
+
+constexpr const char* kAllMoe = R"({"mlp_only_layers": [], "num_hidden_layers": 4})";
+constexpr const char* kTied =
+    R"({"mlp_only_layers": [1], "num_hidden_layers": 4, "tie_word_embeddings": true})";
+constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
+  "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "mlp_only_layers": [],
+  "num_hidden_layers": 4})";
+constexpr const char* kGlm = R"({"architectures": ["Glm4MoeForCausalLM"],
+  "model_type": "glm4_moe", "n_routed_experts": 24, "num_hidden_layers": 3})";
+
+struct PipelineRow {
+  const char* what;
+  int64_t stages = 2;
+  PipelineOrder order = kBreadth;
+  const char* devices = "cpu*2";
+  Budget budget = Budget::kMinimum;
+  int64_t chunks = 4, shards = 3;  // of twelve microbatches
+  const char* changes = kAllMoe;   // of the model
+  ClipKind clip = ClipKind::kGlobal;
+  PlanOptions plan = {};
+  bool resumed = false;
+  int64_t expert_shards = 1;
+  double correction_speed = 0;
+};
+
+const PipelineRow kRows[] = {
+    {.what = "two stages, gpipe, ample", .order = kGpipe, .budget = Budget::kAmple},
+    {.what = "two stages, gpipe", .order = kGpipe},
+    {.what = "two stages, 1f1b, ample", .order = kAlternate, .budget = Budget::kAmple},
+    {.what = "two stages, 1f1b", .order = kAlternate},
+    {.what = "two stages, breadth first, ample", .budget = Budget::kAmple},
+    {.what = "two stages, breadth first"},
+    {.what = "three stages, 1f1b, middle",
+     .stages = 3,
+     .order = kAlternate,
+     .devices = "cpu*3",
+     .budget = Budget::kMiddle},
+    {.what = "four stages, breadth first",
+     .stages = 4,
+     .devices = "cpu*4",
+     .budget = Budget::kMiddle},
+    {.what = "tied, gpipe", .order = kGpipe, .changes = kTied},
+    {.what = "tied, 1f1b, two and two", .order = kAlternate, .devices = "cpu*4", .changes = kTied},
+    {.what = "tied, breadth first, four and four", .devices = "cpu*8", .changes = kTied},
+    {.what = "shared experts, 1f1b", .order = kAlternate, .changes = kShared},
+    {.what = "shared experts, breadth first, two and two", .devices = "cpu*4", .changes = kShared},
+    {.what = "two and one, unlike speeds",
+     .order = kAlternate,
+     .devices = "cpu/2:3,cpu/3:5,cpu/2",
+     .budget = Budget::kAmple},
+    {.what = "updates in the backward", .order = kAlternate, .clip = ClipKind::kPerExpert},
+    {.what = "generic offloading",
+     .order = kGpipe,
+     .plan = {.prefetch = false, .optimizer_at_end = true, .whole_layers = true}},
+    {.what = "one chunk", .order = kAlternate, .chunks = 1, .shards = 4},
+    {.what = "a chunk for each microbatch", .order = kAlternate, .chunks = 12, .shards = 1},
+    {.what = "experts by shards", .order = kAlternate, .devices = "cpu*4", .expert_shards = 3},
+    {.what = "experts by shards, groups",
+     .devices = "cpu*4",
+     .chunks = 2,
+     .shards = 6,
+     .changes = kShared,
+     .plan = {.group_blocks = 8},
+     .resumed = true,
+     .expert_shards = 6},
+    {.what = "corrections move",
+     .order = kAlternate,
+     .devices = "cpu*3",
+     .changes = kGlm,
+     .resumed = true,
+     .correction_speed = 0.01},
+    {.what = "resumed", .order = kGpipe, .devices = "cpu*3", .resumed = true},
+};
+
+std::unique_ptr<TinyRun> run_of(const PipelineRow& row) {
+  auto run = std::make_unique<TinyRun>(DType::kBF16, tiny_with(row.changes).c_str());
+  RunConfig& config = run->config();
+  config.data.sequence_len = config.train.micro_batch_tokens = 16;
+  config.train.tokens_per_step = 12 * 16;
+  config.train.steps = config.train.save_steps = kSteps;
+  config.train.eval_steps = kSteps / 2;
+  config.train.chunks = row.chunks;
+  config.train.shards = row.shards;
+  config.train.expert_shards = row.expert_shards;
+  config.optim.clip = row.clip;
+  config.optim.correction_speed = row.correction_speed;
+  return run;
+}
+
+std::string on_one_device(const PipelineRow& row) {
+  const std::unique_ptr<TinyRun> run = run_of(row);
+  SimStorage storage(99);
+  const Outcome outcome = run_to_end(run->config(), &storage);
+  CHECK(outcome.status.ok(), "%s", outcome.status.message().c_str());
+  return outcome.sha256;
+}
+
+void set_budgets(Budget budget, TinyRun& run) {
+  if (budget == Budget::kAmple) return;
+  run.use_minimum_budgets();
+  if (budget == Budget::kMinimum) return;
+  RunConfig& config = run.config();
+  config.memory.device = MemorySize::of_bytes(config.device_bytes() + 150 * kKiB);
+  config.memory.host = MemorySize::of_bytes(config.host_bytes() + 300 * kKiB);
+}
+
+class PipelinePromise : public testing::TestWithParam<PipelineRow> {};
+
+TEST_P(PipelinePromise, EveryRunGivesTheHashOfOneDevice) {
+  const PipelineRow& row = GetParam();
+  SCOPED_TRACE(row.what);
+  const std::string expected = on_one_device(row);
+  const std::unique_ptr<TinyRun> run = run_of(row);
+  RunConfig& config = run->config();
+  config.parallel.layout = LayoutKind::kPipeline;
+  config.parallel.stages = row.stages;
+  config.parallel.order = row.order;
+  config.train.devices = {row.devices};
+  config.plan = row.plan;
+  ASSERT_TRUE(config.validate().ok()) << config.validate().message();
+  set_budgets(row.budget, *run);
+  SimStorage storage(7);
+  const Outcome outcome = run_to_end(config, &storage, row.resumed ? kSteps / 2 : -1);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  EXPECT_EQ(outcome.sha256, expected);
+  if (row.budget == Budget::kMinimum) expect_paged(outcome.paging);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, PipelinePromise, testing::ValuesIn(kRows));
+
+}  // namespace
+}  // namespace pagoda
