@@ -40,7 +40,7 @@ Result<PageTable> page_table_of(const RunCheckpoint& checkpoint, const RunShape&
   if (PageTable::count(shape) > kMostPages) return none;
   PageTable pages(shape);
   __int128 bytes = 0;
-  for (int64_t i = 0; i < pages.num_stored(); ++i) {
+  for (int64_t i = 0; i < pages.num_common(); ++i) {
     const int64_t page_bytes = kPageHeaderBytes + pages.pages[static_cast<size_t>(i)].bytes;
     bytes += checkpoint.page_slots * __int128{page_bytes};
   }
@@ -51,7 +51,7 @@ Result<PageTable> page_table_of(const RunCheckpoint& checkpoint, const RunShape&
 // The pages of one store, as its page file was made for: those that it lists are durable.
 std::vector<PageSpec> specs_of(const PageTable& pages, const CheckpointStore& store) {
   std::vector<PageSpec> specs;
-  for (int64_t i = 0; i < pages.num_stored(); ++i) {
+  for (int64_t i = 0; i < pages.num_common(); ++i) {
     const PageTable::Page& page = pages.pages[static_cast<size_t>(i)];
     specs.push_back({page.bytes, page.record, false, false});
   }

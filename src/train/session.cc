@@ -16,7 +16,7 @@ std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages) 
   for (int64_t i = 0; i < pages.num_stored(); ++i) {
     const PageTable::Page& page = pages.pages[static_cast<size_t>(i)];
     const bool here = used[static_cast<size_t>(i)] != kNoSlotClass;
-    specs.push_back({page.bytes, page.record, page.durable, here});
+    specs.push_back({page.bytes, page.record, page.durable, here, i >= pages.num_common()});
   }
   return specs;
 }

@@ -322,10 +322,11 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
   Status opened(Exit::kMismatch, "pages are not at home");
   const bool at_home = is_at_home(checkpoint, shape, ranks_.size());
   if (at_home) opened = open_store(checkpoint, options);
-  // What a rank keeps beside its own pages may need more room than when its store was made, and its
-  // store may be on the machine of another rank now.
+  // What a rank keeps beside its own pages, and pages between stages, may need more room than when
+  // its store was made, and its store may be on the machine of another rank now.
   const bool moves = opened.code() == Exit::kMismatch || opened.code() == Exit::kNoCheckpoint;
-  if (moves && !(ranks_.alone() && at_home)) opened = move_pages(checkpoint, std::move(options));
+  const bool fits = ranks_.alone() && at_home && !shape.stages.several();
+  if (moves && !fits) opened = move_pages(checkpoint, std::move(options));
   RETURN_IF_ERROR(opened);
   if (config_.train.save_steps > 0) {
     RETURN_IF_ERROR(ranks_.agree(leads() ? checkpoints().reserve(checkpoint) : Status()));

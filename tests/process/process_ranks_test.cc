@@ -75,6 +75,63 @@ TEST_F(RanksTest, TheWeightsOfOneProcess) {
   EXPECT_EQ(run({"ckpt", "verify", dir_.file("two")}).code, 0);
 }
 
+// Stages of one process or more, with a device or two each, in every order; the run of `many` goes
+// on with other stages of other processes twice. Whoever ends it, anybody can export it.
+TEST_F(RanksTest, StagesOfProcesses) {
+  struct Mesh {
+    const char* folder;
+    int processes, stages;
+    const char* order;
+    const char* devices;  // of each process
+    int64_t steps;
+  };
+  const Mesh meshes[] = {
+      {"two", 2, 2, "1f1b", "cpu", 6},
+      {"three", 3, 3, "gpipe", "cpu", 6},
+      {"pairs", 2, 2, "breadth_first", "cpu*2", 6},
+      {"half", 4, 2, "1f1b", "cpu", 6},
+      {"single", 1, 2, "1f1b", "cpu*4", 6},
+      {"many", 4, 2, "gpipe", "cpu", 2},
+      {"many", 1, 3, "breadth_first", "cpu*3", 3},
+      {"many", 3, 1, "1f1b", "cpu", 4},
+      {"many", 2, 2, "1f1b", "cpu", 6},
+  };
+  const auto flags_with = [&](const std::string& folder, int64_t steps) {
+    Flags flags = flags_of(folder, steps);
+    flags["train.tokens_per_step"] = "256";
+    flags["train.chunks"] = "2";
+    flags["data.eval_path"] = dir_.file("text.jsonl");
+    flags["train.eval_steps"] = "3";
+    flags["train.eval_batches"] = "2";
+    return flags;
+  };
+  ASSERT_EQ(run(train(flags_with("alone", 6))).code, 0);
+  const std::string expected = exported("alone");
+  std::string newest;
+  for (const Mesh& mesh : meshes) {
+    SCOPED_TRACE(strf("%s: %d processes of %s, %d stages, %s", mesh.folder, mesh.processes,
+                      mesh.devices, mesh.stages, mesh.order));
+    Flags flags = flags_with(mesh.folder, mesh.steps);
+    flags["parallel.layout"] = "pipeline";
+    flags["parallel.stages"] = std::to_string(mesh.stages);
+    flags["parallel.order"] = mesh.order;
+    flags["train.devices"] = mesh.devices;
+    const Words words = train(flags, newest == mesh.folder ? Words{"--resume"} : Words());
+    const ProcessResult result = mesh.processes == 1 ? run(words) : mpirun(mesh.processes, words);
+    newest = mesh.folder;
+    ASSERT_EQ(result.code, 0) << result.err;
+    if (mesh.steps < 6) continue;
+    EXPECT_EQ(losses(mesh.folder), losses("alone"));
+    EXPECT_EQ(evals(mesh.folder).at(6), evals("alone").at(6));
+    EXPECT_TRUE(exported(mesh.folder) == expected);
+  }
+  Flags flags = flags_with("refused", 6);
+  flags["parallel.layout"] = "pipeline";
+  flags["parallel.stages"] = "4";
+  flags["train.devices"] = "cpu*2";
+  expect_ended(mpirun(2, train(flags)), 2, "there are 3 layers and 4 devices; set 3 at most");
+}
+
 TEST_F(RanksTest, RanksHaveSettingsOfTheirOwn) {
   Flags flags = flags_of("own", 2);
   flags.erase("memory.host");

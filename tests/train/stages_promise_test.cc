@@ -1,0 +1,215 @@
+// The root promise over meshes of stages, devices and ranks: a run file's chunks and shards have
+// one hash on however many stages of however many devices, as one process or as ranks, in each
+// order, with budgets of which some page and some do not, with transfers that are late, and resumed
+// on the same mesh, on another number of stages, or on other ranks. What a run exports at its end
+// has the weights of one device's export, and its loss on held-out text. Rows have every pair of
+// these; started with --full-product, the program runs every combination.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "tests/testing/ranks/ranked_trainers.h"
+#include "tests/testing/sanitizer.h"
+#include "tests/testing/sha256.h"
+#include "tests/testing/watchdog.h"
+#include "tests/train/pairwise.h"
+#include "train/model_input.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kSteps = 4;
+constexpr int kMostRanks = 6;
+
+enum Factor { kStages, kEach, kOrder, kDivision, kBudget, kLater, kClip, kExpertShards, kTied };
+const Levels kCounts = {4, 4, 3, 3, 3, 4, 2, 2, 2};
+enum Division { kOneRank, kRankPerStage, kRankPerDevice };
+enum Budget { kAmple, kSmallest, kSmallestButOne };
+enum Later { kNotResumed, kResumed, kOtherStages, kOtherRanks };
+
+struct Mesh {
+  int stages = 1, each = 1, order = 0, division = kOneRank;
+  bool is_valid() const {
+    if (division == kOneRank) return true;
+    if (division == kRankPerDevice && each == 1) return false;  // a rank for each stage
+    return ranks() > 1 && ranks() <= kMostRanks;
+  }
+  int devices() const { return stages * each; }
+  int ranks() const {
+    return division == kOneRank ? 1 : division == kRankPerStage ? stages : devices();
+  }
+  std::string text() const {
+    return strf("%d stages of %d, order %d, on %d ranks", stages, each, order, ranks());
+  }
+};
+
+Mesh mesh_of(const Levels& row) {
+  return {row[kStages] + 1, row[kEach] + 1, row[kOrder], row[kDivision]};
+}
+
+// Where a run goes on that began on the mesh.
+Mesh later_mesh(Mesh mesh, int later) {
+  if (later == kOtherStages) {
+    mesh.stages = mesh.stages % 4 + 1;
+    mesh.order = (mesh.order + 1) % 3;
+    if (!mesh.is_valid()) mesh.division = kOneRank;
+  } else if (later == kOtherRanks) {
+    do {
+      mesh.division = (mesh.division + 1) % 3;
+    } while (!mesh.is_valid());
+  }
+  return mesh;
+}
+
+bool is_valid(const Levels& row) {
+  const Mesh mesh = mesh_of(row);
+  if (mesh.stages == 1 && row[kOrder] > 0) return false;
+  if (!mesh.is_valid()) return false;
+  if (row[kLater] == kOtherRanks && later_mesh(mesh, kOtherRanks).ranks() == mesh.ranks()) {
+    return false;
+  }
+  return row[kBudget] != kSmallestButOne || mesh.ranks() > 1;
+}
+
+std::string text_of(const Levels& row) {
+  std::string text = mesh_of(row).text() + "; levels";
+  for (const int level : row) text += strf(" %d", level);
+  return text;
+}
+
+// What a run leaves to others: of its newest checkpoint, the weights that an export writes, and the
+// loss on held-out text.
+struct Left {
+  std::string weights;  // their SHA-256
+  double loss = 0;
+};
+
+std::string exported_weights(const std::string& run) {
+  const std::unique_ptr<Storage> storage = open_storage(IoKind::kThreads, run).take();
+  const auto model = open_model("", run, -1, storage.get());
+  CHECK(model.ok(), "%s", model.status().message().c_str());
+  Sha256 sha;
+  std::vector<float> weights;
+  const std::vector<RecordSpec>& records = model.value().folder->table().records;
+  for (size_t r = 0; r < records.size(); ++r) {
+    weights.resize(static_cast<size_t>(records[r].num_elements));
+    const Status read = model.value().weights->read_record(static_cast<int64_t>(r), weights.data());
+    CHECK(read.ok(), "%s", read.message().c_str());
+    sha.add(weights.data(), weights.size() * sizeof(float));
+  }
+  return sha.hex();
+}
+
+// A run of one kind on every mesh.
+class Runs {
+ public:
+  explicit Runs(const Levels& row)
+      : trainers_(
+            row[kClip] == 0 ? ClipKind::kGlobal : ClipKind::kPerExpert, kSteps,
+            [&](RunConfig& config) {
+              config.train.tokens_per_step = 8 * config.train.micro_batch_tokens;
+              config.train.chunks = 2;
+              config.train.shards = 4;
+              config.train.expert_shards = row[kExpertShards] == 0 ? 1 : 4;
+              config.data.eval_path = config.data.path.front();
+              config.train.eval_batches = 3;
+            },
+            row[kTied] == 0 ? R"({"num_hidden_layers": 5})"
+                            : R"({"num_hidden_layers": 5, "tie_word_embeddings": true})") {
+    RunLeg alone;
+    alone.until = kSteps;
+    go(alone);
+    expected_ = left();
+    begin();
+  }
+
+  void begin() { trainers_.begin(); }
+  LegOutcome go(RunLeg leg) {
+    leg.stepped = [this, &leg](Trainer& trainer, RankGroup& group) -> Status {
+      if (trainer.steps_done() < leg.until) return Status();
+      ASSIGN_OR_RETURN(const double loss, trainer.evaluate());
+      if (group.rank() == 0) loss_ = loss;
+      return Status();
+    };
+    return trainers_.run(leg);
+  }
+  void expect_promise() {
+    EXPECT_EQ(trainers_.sha256(), trainers_.expected());
+    EXPECT_EQ(left().weights, expected_.weights);
+    EXPECT_EQ(left().loss, expected_.loss);
+  }
+
+ private:
+  Left left() { return {exported_weights(trainers_.tiny().config().train.output_dir), loss_}; }
+
+  RankedTrainers trainers_;
+  double loss_ = 0;
+  Left expected_;  // of one device
+};
+
+Runs& runs_of(const Levels& row) {
+  static std::map<std::tuple<int, int, int>, std::unique_ptr<Runs>> known;
+  auto& runs = known[{row[kClip], row[kExpertShards], row[kTied]}];
+  if (!runs) runs = std::make_unique<Runs>(row);
+  return *runs;
+}
+
+void run_leg(Runs& runs, const Mesh& mesh, RunLeg leg, int budget) {
+  SCOPED_TRACE(mesh.text());
+  leg.ranks = mesh.ranks();
+  leg.devices_each = mesh.devices() / mesh.ranks();
+  leg.smallest = budget != kAmple;
+  leg.ample_rank = budget == kSmallestButOne && leg.ranks > 1 ? leg.ranks - 1 : -1;
+  leg.configure = [&](RunConfig& config, int) {
+    config.parallel.layout = LayoutKind::kPipeline;
+    config.parallel.stages = mesh.stages;
+    config.parallel.order = static_cast<PipelineOrder>(mesh.order);
+  };
+  const LegOutcome outcome = runs.go(leg);
+  for (const Status& status : outcome.statuses) ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(outcome.saved_step, leg.until);
+  if (leg.ranks > 1) {
+    EXPECT_GT(outcome.arrived.rows + outcome.arrived.other_bytes, 0) << "nothing travelled";
+  }
+  if (leg.smallest) expect_paged(outcome.paging[0]);
+}
+
+void expect_promise(const Levels& row, uint64_t number) {
+  SCOPED_TRACE(text_of(row));
+  Runs& runs = runs_of(row);
+  runs.begin();
+  const Mesh mesh = mesh_of(row);
+  RunLeg leg;
+  leg.until = row[kLater] == kNotResumed ? kSteps : kSteps / 2;
+  leg.seed = 2 * number + 1;
+  run_leg(runs, mesh, leg, row[kBudget]);
+  if (row[kLater] != kNotResumed && !testing::Test::HasFailure()) {
+    leg.until = kSteps;
+    leg.seed = 2 * number + 2;
+    leg.resume = true;
+    run_leg(runs, later_mesh(mesh, row[kLater]), leg, row[kBudget] == kAmple ? kSmallest : kAmple);
+  }
+  if (!testing::Test::HasFailure()) runs.expect_promise();
+}
+
+TEST(StagesPromise, OneHash) {
+  const Watchdog watchdog("stages", std::chrono::seconds(all_combinations ? 14400 : 900));
+  const std::vector<Levels> rows = rows_of_table(kCounts, is_valid);
+  if (!all_combinations) {
+    EXPECT_LE(rows.size(), 60u);
+  }
+  for (size_t i = 0; i < rows.size(); i += kUnderSanitizer ? 5 : 1) {
+    expect_promise(rows[i], i);
+    if (HasFailure()) return;
+    if (all_combinations && i % 100 == 99) std::printf("%zu of %zu\n", i + 1, rows.size());
+  }
+  std::printf("%zu runs have one hash\n", rows.size());
+}
+
+}  // namespace
+
+}  // namespace pagoda
+
+int main(int argc, char** argv) { return pagoda::run_table(argc, argv); }
