@@ -7,29 +7,37 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kMostChunks = 16;
+constexpr int64_t kMostChunks = 16, kMostStages = 8;
 
 // The most groups of experts' rows in a pass that are simulated: about ten seconds and a gigabyte.
 constexpr int64_t kMostGroups = 400'000;
 
 // Each chunk has rows of each expert from each device.
 bool too_large(const ModelShape& model, const RunConfig& config) {
-  if (!config.zebra()) return false;
+  if (config.train.chunks == 1) return false;
   return model.num_layers() * model.num_experts * config.train.chunks * config.num_devices() >
          kMostGroups;
 }
 
 struct Choice {
   LayoutKind layout = LayoutKind::kExperts;
-  int64_t chunks = 1;
+  int64_t chunks = 1, stages = 1;
 };
 
-// Chunks are what zebra works at side by side; without it they bring nothing.
+// Chunks are what zebra works at side by side, and what follows each other through stages; without
+// these they bring nothing.
 std::vector<Choice> choices(const RunConfig& config) {
   std::vector<Choice> choices = {{LayoutKind::kExperts, config.train.chunks}};
-  if (config.train.chunks >= 2) choices.push_back({LayoutKind::kZebra, config.train.chunks});
+  std::vector<int64_t> several;
+  if (config.train.chunks >= 2) several.push_back(config.train.chunks);
   for (int64_t chunks = 2; chunks <= kMostChunks; chunks *= 2) {
-    if (chunks != config.train.chunks) choices.push_back({LayoutKind::kZebra, chunks});
+    if (chunks != config.train.chunks) several.push_back(chunks);
+  }
+  for (const int64_t chunks : several) choices.push_back({LayoutKind::kZebra, chunks});
+  for (int64_t stages = 2; stages <= std::min(kMostStages, config.num_devices()); stages *= 2) {
+    for (const int64_t chunks : several) {
+      if (chunks >= stages) choices.push_back({LayoutKind::kPipeline, chunks, stages});
+    }
   }
   return choices;
 }
@@ -39,6 +47,7 @@ std::vector<RunConfig> with(const Choice& choice, std::span<const RunConfig> con
   for (RunConfig& config : changed) {
     config.parallel.layout = choice.layout;
     config.train.chunks = choice.chunks;
+    if (choice.stages > 1) config.parallel.stages = choice.stages;
   }
   return changed;
 }
@@ -76,6 +85,7 @@ std::vector<std::pair<std::string, std::string>> SearchedLayout::settings() cons
   if (copy.zebra()) {
     keys.insert(keys.end(), {"parallel.attention_devices", "parallel.offloaded", "parallel.lags"});
   }
+  if (copy.stages() > 1) keys.insert(keys.end(), {"parallel.stages", "parallel.order"});
   std::vector<std::pair<std::string, std::string>> settings;
   for (const char* key : keys) settings.emplace_back(key, table.find(key)->toml());
   return settings;
@@ -111,8 +121,10 @@ LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> 
     auto forecast = forecast_ranks(model, changed, cluster, limits);
     if (!forecast.ok()) continue;
     const RunConfig& own = configs.front();
-    const bool as_it_is = own.zebra() == changed.front().zebra() && own.stages() == 1 &&
-                          own.train.chunks == choice.chunks;  // auto is experts without a profile
+    // auto is experts without a profile.
+    const bool as_it_is = own.zebra() == changed.front().zebra() &&
+                          own.stages() == changed.front().stages() &&
+                          own.train.chunks == choice.chunks;
     search.runs.push_back({std::move(changed), as_it_is, forecast.take()});
   }
   std::stable_sort(search.runs.begin(), search.runs.end(), [](const auto& a, const auto& b) {

@@ -52,9 +52,9 @@ TEST(LayoutSearch, WhatIsFoundIsARunOfItsOwn) {
   const std::vector<RunConfig> configs = long_rows(cluster);
   EXPECT_EQ(configs.front().total_devices, 3);
   const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
-  // Experts with one chunk, zebra with 2, 4, 8 and 16.
-  EXPECT_EQ(found.tried, 5);
-  ASSERT_EQ(found.runs.size(), 5u);
+  // Experts with one chunk, zebra and two stages with 2, 4, 8 and 16.
+  EXPECT_EQ(found.tried, 9);
+  ASSERT_EQ(found.runs.size(), 9u);
   EXPECT_EQ(std::ranges::count_if(found.runs, &SearchedLayout::as_it_is), 1);
   for (const SearchedLayout& run : found.runs) {
     const double step_s = run.forecast.step.step_s();
@@ -62,9 +62,10 @@ TEST(LayoutSearch, WhatIsFoundIsARunOfItsOwn) {
     auto again = forecast_ranks(model, run.configs, cluster, kCoarsePlan);
     ASSERT_TRUE(again.ok()) << again.status().message();
     EXPECT_DOUBLE_EQ(again->step.step_s(), step_s) << run.section();
-    EXPECT_EQ(run.configs.front().zebra(), !run.as_it_is);
-    EXPECT_EQ(run.configs.front().auto_lags(), run.as_it_is);
-    EXPECT_EQ(run.configs.front().auto_offloaded(), run.as_it_is);
+    const RunConfig& config = run.configs.front();
+    EXPECT_EQ(config.zebra() || config.stages() == 2, !run.as_it_is);
+    EXPECT_EQ(config.auto_lags(), !config.zebra());
+    EXPECT_EQ(config.auto_offloaded(), !config.zebra());
   }
 }
 
@@ -85,7 +86,8 @@ TEST(LayoutSearch, ZebraKeepsAttentionOffASlowNode) {
       << section;
 }
 
-// 61 layers of 256 experts on 32 devices: a chunk's groups are 499,712.
+// With 61 layers of 256 experts on 32 devices, two chunks have 999,424 groups. Zebra has four
+// numbers of chunks, two stages as many, four stages three and eight two.
 TEST(LayoutSearch, WhatIsTooLargeIsLeftOut) {
   const ModelSizes model =
       read_model_sizes(std::string(PAGODA_GOLDEN_DIR) + "/../../configs/models/deepseek-v3.json")
@@ -98,7 +100,7 @@ TEST(LayoutSearch, WhatIsTooLargeIsLeftOut) {
   config.total_devices = devices_of_nodes(config, cluster);
   const std::vector<RunConfig> configs(cluster.nodes.size(), config);
   const LayoutSearch found = search_layouts(model, configs, cluster, kSearchPlan);
-  EXPECT_EQ(found.too_large, 4);
+  EXPECT_EQ(found.too_large, 4 + 4 + 3 + 2);
   ASSERT_EQ(found.runs.size(), 1u);
   EXPECT_TRUE(found.runs.front().as_it_is);
 }
@@ -111,9 +113,9 @@ TEST(LayoutSearch, ChunksThatDoNotDivideAreLeftOut) {
     config.train.tokens_per_step = 6 * config.data.sequence_len;
     config.train.chunks = 3;
   }
-  // Experts and zebra with three chunks, zebra with two.
+  // Experts with three chunks, zebra and two stages with two and three.
   const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
-  EXPECT_EQ(found.tried, 3);
+  EXPECT_EQ(found.tried, 5);
 }
 
 }  // namespace
