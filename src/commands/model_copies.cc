@@ -79,11 +79,8 @@ Status ModelCopies::hold(int64_t copies) const {
   return trainer_.storage().reserve_file(room(), copies * bytes);
 }
 
-Status ModelCopies::release() const { return trainer_.storage().remove_file(room()); }
-
 Status ModelCopies::reserve() const {
   const RunConfig::Train& t = config_.train;
-  if (!t.keep_best && t.keep_copies == 0) return Status();
   ASSIGN_OR_RETURN(const int64_t bytes, trainer_.export_bytes());
   const int64_t most = t.keep_best + t.keep_copies + 1, needed = copies_to_come() * bytes;
   log_info(strf("copies of the model: at most %lld at a time, %s in all", (long long)most,
@@ -98,7 +95,26 @@ Status ModelCopies::reserve() const {
                      format_bytes_up(needed).c_str()));
 }
 
+Status ModelCopies::begin() const {
+  const RunConfig::Train& t = config_.train;
+  if (!t.keep_best && t.keep_copies == 0) return Status();
+  Status begun;
+  if (leads()) begun = repair();
+  if (leads() && begun.ok()) begun = reserve();
+  return ranks_.agree(begun);
+}
+
+Status ModelCopies::release() const {
+  return leads() ? trainer_.storage().remove_file(room()) : Status();
+}
+
+Status ModelCopies::prepare() const {
+  RETURN_IF_ERROR(repair());
+  return hold(copies_to_come() - 1);
+}
+
 Status ModelCopies::write(const std::string& folder, const EvalHistory& evals) {
+  RETURN_IF_ERROR(ranks_.agree(leads() ? prepare() : Status()));
   ModelCard card;
   card.model_path = config_.model.path;
   card.resolved_config = trainer_.config().to_toml();
@@ -107,15 +123,18 @@ Status ModelCopies::write(const std::string& folder, const EvalHistory& evals) {
     card.held_out_step = evals.last_step;
     card.held_out_loss = evals.last_loss;
   }
-  RETURN_IF_ERROR(hold(copies_to_come() - 1));
   return trainer_.export_model(folder, model_card_text(card));
 }
 
 Status ModelCopies::write_best(const EvalHistory& evals) {
+  RETURN_IF_ERROR(write(config_.train.output_dir + "/" + kBest + kPartial, evals));
+  return ranks_.agree(leads() ? put_best() : Status());
+}
+
+// Puts what was written in the old one's place.
+Status ModelCopies::put_best() const {
   const std::string& out = config_.train.output_dir;
   const std::string best = out + "/" + kBest;
-  RETURN_IF_ERROR(repair());
-  RETURN_IF_ERROR(write(best + kPartial, evals));
   ASSIGN_OR_RETURN(const Directory run, Directory::open(out, Links::kFollow));
   if (run.has_folder(kBest)) RETURN_IF_ERROR(rename_folder(best, out + "/" + kOldBest));
   RETURN_IF_ERROR(rename_folder(best + kPartial, best));
@@ -123,14 +142,20 @@ Status ModelCopies::write_best(const EvalHistory& evals) {
   return hold(copies_to_come());
 }
 
+std::string ModelCopies::newest() const {
+  return copies() + "/" + std::to_string(trainer_.steps_done());
+}
+
 Status ModelCopies::write_newest(const EvalHistory& evals) {
-  const int64_t step = trainer_.steps_done();
-  const std::vector<int64_t> there = steps_in(copies());
-  if (std::binary_search(there.begin(), there.end(), step)) return Status();
-  RETURN_IF_ERROR(repair());
-  const std::string folder = copies() + "/" + std::to_string(step);
-  RETURN_IF_ERROR(write(folder + kPartial, evals));
-  RETURN_IF_ERROR(rename_folder(folder + kPartial, folder));
+  std::error_code error;
+  ASSIGN_OR_RETURN(const int64_t there, ranks_.most(leads() && fs::is_directory(newest(), error)));
+  if (there != 0) return Status();
+  RETURN_IF_ERROR(write(newest() + kPartial, evals));
+  return ranks_.agree(leads() ? put_newest() : Status());
+}
+
+Status ModelCopies::put_newest() const {
+  RETURN_IF_ERROR(rename_folder(newest() + kPartial, newest()));
   return remove_oldest();
 }
 

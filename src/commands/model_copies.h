@@ -5,14 +5,18 @@
 //   OUTPUT_DIR/copies/STEP   of the newest checkpoints
 //
 // A copy is written as NAME.partial and renamed when it is whole, the old best before to best.old:
-// whatever interrupts this, one of them is there, and the next start finds it (repair()). One
-// process, one thread. OUTPUT_DIR/copies.room holds the room of those that are still to come.
+// whatever interrupts this, one of them is there, and the next start finds it (repair()).
+// OUTPUT_DIR/copies.room holds the room of those that are still to come.
+//
+// Every rank of a run has this and makes the same calls; they return alike. Rank 0 has the folders.
+// One thread.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "config/run_config.h"
+#include "parallel/rank_group.h"
 #include "report/metrics.h"
 #include "train/trainer.h"
 
@@ -20,14 +24,14 @@ namespace pagoda {
 
 class ModelCopies {
  public:
-  // Both outlive the object.
-  ModelCopies(const RunConfig& config, Trainer* trainer) : config_(config), trainer_(*trainer) {}
+  // All outlive the object.
+  ModelCopies(const RunConfig& config, Trainer* trainer, RankGroup* ranks)
+      : config_(config), trainer_(*trainer), ranks_(*ranks) {}
 
-  // Ends what an earlier process began. kIoError.
-  Status repair() const;
-  // Reserves room for as many copies as there may be at a time, beside those that are there, and
-  // says how many bytes they take in all. kCannotCreate if the disk has no such room.
-  Status reserve() const;
+  // Ends what an earlier process began, and reserves room for as many copies as there may be at a
+  // time, beside those that are there, and says how many bytes they take in all. kCannotCreate if
+  // the disk has no such room, kIoError.
+  Status begin() const;
   // Gives up what is reserved, once no copy will be written any more.
   Status release() const;
   // Writes the weights of this step boundary. kCannotCreate without room, kDiverged if a weight is
@@ -38,13 +42,23 @@ class ModelCopies {
  private:
   std::string copies() const { return config_.train.output_dir + "/copies"; }
   std::string room() const { return config_.train.output_dir + "/copies.room"; }
+  std::string newest() const;  // of this step
+  bool leads() const { return ranks_.rank() == 0; }
+  // Rank 0's work.
+  Status repair() const;
+  Status reserve() const;
   int64_t copies_to_come() const;
   Status hold(int64_t copies) const;
-  Status write(const std::string& folder, const EvalHistory& evals);
+  Status prepare() const;
+  Status put_best() const;
+  Status put_newest() const;
   Status remove_oldest() const;
+
+  Status write(const std::string& folder, const EvalHistory& evals);
 
   const RunConfig& config_;
   Trainer& trainer_;
+  RankGroup& ranks_;
 };
 
 }  // namespace pagoda

@@ -133,12 +133,6 @@ Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* of
   RankGroup alone;
   RankGroup& ranks = of_run != nullptr ? *of_run : alone;
   const bool leads = ranks.rank() == 0;
-  const bool copies = config.train.keep_best || config.train.keep_copies > 0;
-  if (copies && !ranks.alone()) {
-    return Status(Exit::kUsage,
-                  "train.keep_best and train.keep_copies are for one process; leave "
-                  "them out, and export from the run's checkpoints");
-  }
   auto prepared = prepare(config, flags.resume);
   RETURN_IF_ERROR(ranks.agree(prepared.status()));
   StepTrace trace(config.trace_range(), config.train.output_dir + "/trace.json", &ranks);
@@ -160,11 +154,7 @@ Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* of
   }
   auto records = leads ? open_records(config, flags.resume, *trainer) : TrainRecords();
   RETURN_IF_ERROR(ranks.agree(records.status()));
-  if (copies) {
-    const ModelCopies kept(config, trainer.get());
-    RETURN_IF_ERROR(kept.repair());
-    RETURN_IF_ERROR(kept.reserve());
-  }
+  RETURN_IF_ERROR(ModelCopies(config, trainer.get(), &ranks).begin());
   RETURN_IF_ERROR(ranks.agree(leads ? output.keep() : Status()));
   TrainRun run(config, output, std::move(trainer), records.take(), &trace, ranks);
   return run.run(flags.resume);

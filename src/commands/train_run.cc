@@ -47,7 +47,7 @@ TrainRun::TrainRun(const RunConfig& config, const RunOutput& output,
       peak_flops_per_s_(peak_flops_of(this_machine_sheet(config.gpus()))),
       evals_(metrics_ ? metrics_->evals() : EvalHistory()),
       experts_(config.train.watch_steps, config.train.watch_load),
-      copies_(config, trainer_.get()) {}
+      copies_(config, trainer_.get(), &ranks) {}
 
 Status TrainRun::run(bool resumed) {
   Status outcome = run_steps(resumed);
@@ -77,10 +77,7 @@ Status TrainRun::run_steps(bool resumed) {
                    ranks_.most(leads() && evals_.last_step == trainer_->steps_done()));
   if (due(config_.train.eval_steps) && evaluated == 0) RETURN_IF_ERROR(evaluate());
   // An earlier process may have ended between an evaluation and its copy.
-  const bool copied = !resumed || evaluated == 0 || !config_.train.keep_best;
-  if (!copied && evals_.last_is_best()) {
-    RETURN_IF_ERROR(copy("best model", copies_.write_best(evals_)));
-  }
+  if (resumed && evaluated != 0) RETURN_IF_ERROR(copy_best());
   ASSIGN_OR_RETURN(
       const int64_t sampled,
       ranks_.most(metrics_ != nullptr && metrics_->last_sample_step() == trainer_->steps_done()));
@@ -289,11 +286,16 @@ Status TrainRun::evaluate() {
   evals_.add(trainer_->steps_done(), loss);
   log_info(strf("eval at step %lld: loss %.4f", (long long)trainer_->steps_done(), loss));
   write(MetricsType::kEval, {{"step", trainer_->steps_done()}, {"loss", loss}});
-  if (!config_.train.keep_best || !evals_.last_is_best()) return Status();
-  return copy("best model", copies_.write_best(evals_));
+  return copy_best();
 }
 
 // Rank 0 knows the evaluations of earlier processes.
+Status TrainRun::copy_best() {
+  if (!config_.train.keep_best) return Status();
+  ASSIGN_OR_RETURN(const int64_t best, ranks_.most(leads() && evals_.last_is_best()));
+  return best != 0 ? copy("best model", copies_.write_best(evals_)) : Status();
+}
+
 bool TrainRun::ends_early() const {
   return leads() && config_.train.early_stop > 0 && evals_.since_best >= config_.train.early_stop;
 }
@@ -332,7 +334,9 @@ Status TrainRun::commit() {
   if (step_s_ > 0) warn_of_grace(step_s_, save_s);
   log_info(strf("saved step %lld in %.1f s", (long long)step, save_s));
   write(MetricsType::kCheckpoint, {{"step", step}, {"save_s", save_s}});
-  if (config_.train.keep_copies == 0 || stop_requested() != 0) return Status();
+  if (config_.train.keep_copies == 0) return Status();
+  ASSIGN_OR_RETURN(const int stopped_by, signal());
+  if (stopped_by != 0) return Status();
   return copy("newest model", copies_.write_newest(evals_));
 }
 
@@ -405,7 +409,7 @@ Status TrainRun::finish() {
                   format_decimal_bytes(written).c_str(),
                   format_decimal_bytes(written / seconds_since(start_) * 86400).c_str()));
   }
-  if (leads()) RETURN_IF_ERROR(copies_.release());
+  RETURN_IF_ERROR(copies_.release());
   if (config_.train.keep_best && evals_.best_step >= 0) {
     log_info(strf("best model: %s/best, loss %.4f at step %lld", out.c_str(), evals_.best_loss,
                   (long long)evals_.best_step));

@@ -51,6 +51,7 @@ class TrainRun {
   Status sample();
   Status save();
   bool ends_early() const;
+  Status copy_best();
   Status copy(const char* what, const Status& written);
   Status check_files() const;
   Status commit();

@@ -76,10 +76,8 @@ Result<double> Trainer::evaluate() {
 }
 
 Status Trainer::export_model(const std::string& directory, const std::string& readme) {
-  CHECK(ranks_.alone());
   RETURN_IF_ERROR(runner_->drain());
-  const std::unique_ptr<WeightSource> weights = weights_of_session(*session_);
-  return export_weights(*weights, *folder_, directory, std::nullopt, readme);
+  return export_session(*session_, *folder_, directory, readme);
 }
 
 Result<int64_t> Trainer::export_bytes() const {

@@ -55,8 +55,8 @@ class Trainer {
   // The mean loss over the first `config.train.eval_batches` microbatches of the evaluation text.
   Result<double> evaluate();
   // Writes the weights of this step boundary as a Hugging Face folder with a README.md, once all
-  // updates are applied, and how many bytes of weights that has. REQUIRES: one rank. Returns the
-  // errors of export_weights().
+  // updates are applied, and how many bytes of weights that has. Rank 0 writes the folder. Returns
+  // the errors of export_session().
   Status export_model(const std::string& directory, const std::string& readme);
   Result<int64_t> export_bytes() const;
   Storage& storage() { return *storage_; }

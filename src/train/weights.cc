@@ -1,6 +1,7 @@
 #include "train/weights.h"
 
 #include "base/log.h"
+#include "base/number_text.h"
 #include "base/output_file.h"
 #include "base/stop_signal.h"
 #include "checkpoint/hf_writer.h"
@@ -217,6 +218,69 @@ Status export_weights(WeightSource& source, const HfFolder& original, const std:
     RETURN_IF_ERROR(write_text_file(writer.folder().file("README.md"), readme));
   }
   return writer.finish();
+}
+
+namespace {
+
+// Brings a record from the rank of its home to rank 0, in `values`, which others do not need. All
+// ranks call it.
+Status bring(Session& session, WeightSource& own, int64_t record, std::span<float> values) {
+  RankGroup& ranks = session.ranks();
+  const int home = session.shape().home_rank(record);
+  RETURN_IF_ERROR(
+      ranks.agree(ranks.rank() == home ? own.read_record(record, values.data()) : Status()));
+  return ranks.pass(home, 0, std::as_writable_bytes(values));
+}
+
+// The weights of all ranks, as rank 0 asks for them: it names a record, and "" when it has done.
+class GatheredWeights final : public WeightSource {
+ public:
+  GatheredWeights(Session& session, WeightSource& own) : session_(session), own_(own) {}
+  const ModelConfig& config() const override { return own_.config(); }
+  std::string name() const override { return own_.name(); }
+
+  Status read_record(int64_t record, float* out) override {
+    const auto elements =
+        static_cast<size_t>(session_.table().records[static_cast<size_t>(record)].num_elements);
+    Status brought = session_.ranks().agree(Status(), std::to_string(record)).status();
+    if (brought.ok()) brought = bring(session_, own_, record, {out, elements});
+    all_know_ = !brought.ok();
+    return brought;
+  }
+
+  // Tells the others that this is the end, with this outcome.
+  Status end(const Status& outcome) {
+    return all_know_ ? outcome : session_.ranks().agree(outcome, "").status();
+  }
+
+ private:
+  Session& session_;
+  WeightSource& own_;
+  bool all_know_ = false;  // all ranks know that it failed
+};
+
+Status send_records(Session& session, WeightSource& own) {
+  const auto records = std::ssize(session.table().records);
+  std::vector<float> values;
+  for (;;) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> asked, session.ranks().agree(Status(), ""));
+    if (asked[0].empty()) return Status();
+    int64_t record = 0;
+    CHECK(parse_int64(asked[0], record) && record >= 0 && record < records);
+    const bool here = session.shape().is_home(record);
+    values.resize(here ? session.table().records[static_cast<size_t>(record)].num_elements : 0);
+    RETURN_IF_ERROR(bring(session, own, record, values));
+  }
+}
+
+}  // namespace
+
+Status export_session(Session& session, const HfFolder& original, const std::string& directory,
+                      const std::string& readme) {
+  const std::unique_ptr<WeightSource> own = weights_of_session(session);
+  if (session.ranks().rank() != 0) return send_records(session, *own);
+  GatheredWeights all(session, *own);
+  return all.end(export_weights(all, original, directory, std::nullopt, readme));
 }
 
 }  // namespace pagoda

@@ -28,8 +28,8 @@ std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder);
 Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
                                                             std::unique_ptr<CheckpointPages> pages);
 
-// The fp32 masters of a session that trains, of one rank and without pending updates, while it
-// stands between steps. It must outlive the source.
+// The fp32 masters of a session that trains, without pending updates, while it stands between
+// steps. It must outlive the source. REQUIRES of a record that is read: its home is this rank.
 std::unique_ptr<WeightSource> weights_of_session(Session& session);
 
 // Gives every record of a fresh session its content: weights, master weights, zero moments. A value
@@ -41,5 +41,12 @@ Status load_weights(WeightSource& source, Session& session);
 // given, the dtypes of `original`, and with this README.md; "": without one.
 Status export_weights(WeightSource& source, const HfFolder& original, const std::string& directory,
                       std::optional<DType> dtype = std::nullopt, const std::string& readme = "");
+
+// Writes the masters of a session in the same way. REQUIRES: the session trains, stands between
+// steps and has no pending updates. With several ranks each of them calls it: rank 0 writes the
+// folder, and the others send it what is at home with them, a record at a time. Returns the same
+// everywhere: the errors of export_weights(), and of reading a page.
+Status export_session(Session& session, const HfFolder& original, const std::string& directory,
+                      const std::string& readme);
 
 }  // namespace pagoda

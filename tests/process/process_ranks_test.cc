@@ -242,6 +242,52 @@ TEST_F(RanksTest, TheMicrobatchFitsAllRanks) {
   }
 }
 
+// Three processes, then two that go on, export what one does.
+TEST_F(RanksTest, CopiesOfTheModel) {
+  const auto with_copies = [&](const std::string& folder, int64_t steps) {
+    Flags flags = flags_of(folder, steps);
+    flags["train.save_steps"] = flags["train.eval_steps"] = "2";
+    flags["data.eval_path"] = dir_.file("text.jsonl");
+    flags["train.keep_best"] = "true";
+    flags["train.keep_copies"] = "2";
+    return flags;
+  };
+  const auto weights = [&](const std::string& folder) {
+    return get_file(dir_.file(folder) + "/model.safetensors");
+  };
+  ASSERT_EQ(run(train(with_copies("alone", 6))).code, 0);
+  const ProcessResult three = mpirun(3, train(with_copies("many", 4)));
+  ASSERT_EQ(three.code, 0) << three.err;
+  EXPECT_NE(three.err.find("copies of the model: at most 4 at a time"), std::string::npos)
+      << three.err;
+  EXPECT_EQ(files_in(dir_.file("many/copies")), (Words{"2", "4"}));
+  EXPECT_TRUE(weights("many/copies/4") == weights("alone/copies/4"));
+  // A best that was lost before its copy was whole is written when the run goes on.
+  std::filesystem::remove_all(dir_.file("many/best"));
+  const ProcessResult two = mpirun(2, train(with_copies("many", 6), {"--resume"}));
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_EQ(files_in(dir_.file("many/copies")), (Words{"4", "6"}));
+  EXPECT_TRUE(weights("many/copies/6") == weights("alone/copies/6"));
+  EXPECT_TRUE(weights("many/best") == weights("alone/best"));
+  const std::string card = "/README.md";
+  EXPECT_EQ(get_file(dir_.file("many/best") + card), get_file(dir_.file("alone/best") + card));
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("many/copies.room")));
+}
+
+TEST_F(RanksTest, ARunThatLearnsNoMoreEndsEarly) {
+  Flags flags = flags_of("run", 40);
+  flags["train.eval_steps"] = "1";
+  flags["train.early_stop"] = "3";
+  flags["data.eval_path"] = dir_.file("text.jsonl");
+  flags["optim.learning_rate"] = "1e-30";
+  for (const Words& more : {Words(), Words{"--resume"}}) {
+    const ProcessResult result = mpirun(2, train(flags, more));
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.err.find("ended early: 3 evaluations"), std::string::npos) << result.err;
+    EXPECT_EQ(losses("run").size(), 3u);
+  }
+}
+
 TEST_F(RanksTest, ErrorsAreThoseOfAll) {
   const Flags taken = flags_of("taken", 2);
   ASSERT_EQ(mpirun(2, train(taken)).code, 0);
