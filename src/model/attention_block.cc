@@ -136,7 +136,9 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
   const int32_t* positions = w.positions + b * t;
   float* grad = sum.data;
   if (!w.keeps(layer)) attention_inner(layer, positions, weights, x, documents, a, s);
-  ops_.linear_backward_weight(dt_, dresidual, values_of(a, s), t, mixed, d, true, grad + o.o, s);
+  const int64_t record = table_.layer(layer);
+  const Matrix output{record, o.o, mixed, d};
+  if (trains(output)) matrix_gradient(output, dresidual, values_of(a, s), t, grad, s);
   void* dmixed = a.cut != nullptr ? a.cut : a.dout;
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, mixed, d, dt_, dmixed, s);
   if (a.cut != nullptr) {
@@ -150,7 +152,7 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
     attention_gradient(layer, positions, weights, documents, a, grad, s);
   }
   const void* dprojected = c_.latent() ? a.dlatents : a.dqkv;
-  ops_.linear_backward_weight(dt_, dprojected, a.normed, t, d, projected, true, grad + o.qkv, s);
+  matrix_gradient({record, o.qkv, d, projected}, dprojected, a.normed, t, grad, s);
   ops_.linear_backward_input(dt_, dprojected, at(weights, o.qkv), t, d, projected, dt_,
                              a.projected, s);
   ops_.rmsnorm_backward(dt_, x, at(weights, o.norm1), a.rstd, a.projected, t, 1, d, d, a.projected,

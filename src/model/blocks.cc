@@ -4,9 +4,9 @@
 
 namespace pagoda {
 
-Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const WorkspaceSize& size,
-               Ops& ops)
-    : c_(config), size_(size), dt_(size.dtype), ops_(ops) {
+Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const FrozenTensors& frozen,
+               const WorkspaceSize& size, Ops& ops)
+    : c_(config), table_(table), frozen_(frozen), size_(size), dt_(size.dtype), ops_(ops) {
   const ModelShape model = model_shape(config);
   int64_t cached = 0;
   for (int64_t l = 0; l < c_.num_layers; ++l) {
@@ -51,11 +51,22 @@ void Blocks::scale(DType dt, double factor, int64_t n, void* x, Stream& s) const
   if (factor != 1.0) ops_.scale(dt, static_cast<float>(factor), n, x, s);
 }
 
+bool Blocks::trains(const Matrix& m) const {
+  return !frozen_.covers(table_, m.record, m.offset, m.offset + m.in * m.out);
+}
+
+void Blocks::matrix_gradient(const Matrix& m, const void* dout, const void* x, int64_t n,
+                             float* grad, Stream& s) const {
+  if (!trains(m)) return;
+  ops_.linear_backward_weight(dt_, dout, x, n, m.in, m.out, true, grad + m.offset, s);
+}
+
 void Blocks::embed_backward(int64_t b, void* dresidual, GradientSum sum, const Workspace& w,
                             Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   float* table = sum.data + d;
   if (sum.first) ops_.fill_zero(table, c_.vocab_size * d * 4, s);
+  if (!trains({table_.embedding(), 0, d, c_.vocab_size})) return;
   scale(dt_, c_.embedding_scale, t * d, dresidual, s);
   ops_.embedding_backward(dt_, w.tokens + b * t, dresidual, t, d, c_.pad_token_id, table, s);
 }
@@ -85,6 +96,7 @@ void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, c
                                 Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.intermediate_size;
   const LayerOffsets& o = offsets_[layer];
+  const int64_t record = table_.layer(layer);
   float* grad = sum.data;
   if (sum.first) ops_.fill_zero(grad, record_elements_[layer] * 4, s);
   void* normed = w.attention.normed;
@@ -96,8 +108,8 @@ void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, c
   }
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
   ops_.swiglu_backward(dt_, {}, gate_up, w.mlp.dact, nullptr, t, f, gate_up, w.mlp.act, nullptr, s);
-  ops_.linear_backward_weight(dt_, dresidual, w.mlp.act, t, f, d, true, grad + o.down, s);
-  ops_.linear_backward_weight(dt_, gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
+  matrix_gradient({record, o.down, f, d}, dresidual, w.mlp.act, t, grad, s);
+  matrix_gradient({record, o.gate_up, d, 2 * f}, gate_up, normed, t, grad, s);
   ops_.linear_backward_input(dt_, gate_up, at(weights, o.gate_up), t, d, 2 * f, dt_, w.dnormed, s);
   ops_.rmsnorm_backward(dt_, middle, at(weights, o.norm2), w.attention.rstd, w.dnormed, t, 1, d, d,
                         w.dnormed, grad + o.norm2, s);
@@ -110,6 +122,8 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, v = c_.vocab_size;
   const void* table = tied_embedding ? tied_embedding : at(weights, d);
   const bool backward = total_weight > 0;
+  const Matrix of_table =
+      tied_embedding ? Matrix{table_.embedding(), 0, d, v} : Matrix{table_.head(), d, d, v};
   const float grad_scale = backward ? static_cast<float>(c_.logits_scale / total_weight) : 0.0f;
   if (sum.first && backward) ops_.fill_zero(sum.data, (d + v * d) * 4, s);
   ops_.fill_zero(w.loss_sums + b, sizeof(double), s);
@@ -126,6 +140,7 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
     if (!backward) continue;
     ops_.linear_backward_input(dt_, w.head.dlogits, table, n, d, v, dt_,
                                at(w.head.dnormed, first * d), s);
+    if (!trains(of_table)) continue;
     ops_.linear_backward_weight(dt_, w.head.dlogits, rows, n, d, v, true, sum.data + d, s);
   }
   if (!backward) return;

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "kernels/ops.h"
+#include "model/frozen_tensors.h"
 #include "model/tensors.h"
 #include "model/workspace.h"
 
@@ -50,7 +51,10 @@ struct GradientSum {
 
 class Blocks {
  public:
-  Blocks(const ModelConfig& config, const TensorTable& table, const WorkspaceSize& size, Ops& ops);
+  // Gradients of matrices of which nothing trains are left out: these stay zero. `table`, `frozen`
+  // and `ops` outlive the object.
+  Blocks(const ModelConfig& config, const TensorTable& table, const FrozenTensors& frozen,
+         const WorkspaceSize& size, Ops& ops);
 
   // Sets the rows of a microbatch from here on, at most those that the spaces were made for.
   void set_microbatch_tokens(int64_t tokens) { size_.microbatch_tokens = tokens; }
@@ -162,6 +166,15 @@ class Blocks {
     return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
   }
   void scale(DType dt, double factor, int64_t n, void* x, Stream& s) const;
+  // A matrix (out, in) of a record, `offset` elements from its start.
+  struct Matrix {
+    int64_t record, offset, in, out;
+  };
+  bool trains(const Matrix& m) const;
+  // Adds the gradient of the matrix by which rows x (n, in) became those whose gradient is dout (n,
+  // out) to its record's, grad, if it trains.
+  void matrix_gradient(const Matrix& m, const void* dout, const void* x, int64_t n, float* grad,
+                       Stream& s) const;
   AttentionShape attention_shape(int64_t layer, const void* weights) const;
   int64_t qkv_dim() const;  // of queries, keys and values together
   RouterShape router_shape() const;
@@ -172,8 +185,8 @@ class Blocks {
   // The gates of the shared expert's rows (T), to w.mlp.gate.
   void shared_gates(const LayerOffsets& o, const void* weights, const void* rows,
                     const Workspace& w, Stream& s) const;
-  void shared_gates_backward(const LayerOffsets& o, const void* weights, const void* rows,
-                             float* grad, float* sum, const Workspace& w, Stream& s) const;
+  void shared_gates_backward(int64_t layer, const void* weights, const void* rows, float* grad,
+                             float* sum, const Workspace& w, Stream& s) const;
   // The MLP's first half: rows (T, d) -> m.gate_up (T, 2f), m.act (T, f)
   void mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
                  const MlpSpace& m, Stream& s) const;
@@ -222,7 +235,7 @@ class Blocks {
                         const AttentionSpace& a, float* grad, Stream& s) const;
   // The gradient of a latent, (T, rank), from that of the heads that came of it, (T, heads).
   struct Latent {
-    int64_t rank, heads, norm, weight;  // norm, weight: offsets
+    int64_t layer, rank, heads, norm, weight;  // norm, weight: offsets
     const void *values, *normed;
     const float* rstd;
   };
@@ -243,6 +256,8 @@ class Blocks {
                      const AttentionSpace& a, Stream& s) const;
 
   ModelConfig c_;
+  const TensorTable& table_;
+  const FrozenTensors& frozen_;
   WorkspaceSize size_;
   DType dt_;
   Ops& ops_;

@@ -93,6 +93,18 @@ Status names_nothing(const std::string& pattern, const TensorTable& table) {
 
 }  // namespace
 
+bool FrozenTensors::covers(const TensorTable& table, int64_t record, int64_t begin,
+                           int64_t end) const {
+  if (tensors.empty()) return false;
+  const RecordSpec& r = table.records[static_cast<size_t>(record)];
+  for (int64_t t = r.first_tensor; t < r.first_tensor + r.num_tensors; ++t) {
+    const TensorSpec& tensor = table.tensors[static_cast<size_t>(t)];
+    const bool inside = tensor.offset < end && tensor.offset + tensor.num_elements() > begin;
+    if (inside && !has(t)) return false;
+  }
+  return true;
+}
+
 std::vector<std::string> freeze_words() {
   return {"embed", "head", "attention", "norms", "router", "experts", "shared", "mlp"};
 }

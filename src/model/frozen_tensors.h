@@ -25,6 +25,8 @@ struct FrozenTensors {
   bool has(int64_t tensor) const {
     return !tensors.empty() && tensors[static_cast<size_t>(tensor)] != 0;
   }
+  // Whether nothing trains of the record's elements [begin, end).
+  bool covers(const TensorTable& table, int64_t record, int64_t begin, int64_t end) const;
   // The elements of the record up to the last one that trains.
   int64_t trained(const TensorTable& table, int64_t record) const {
     const int64_t all = table.records[static_cast<size_t>(record)].num_elements;

@@ -61,13 +61,13 @@ void Blocks::latents_gradient(int64_t layer, const int32_t* positions, const voi
                              q > 0 ? a.queries : a.dlatents, at(a.dlatents, first + kv),
                              a.keys_values, s);
   if (q > 0) {
-    latent_gradient({q, heads * c_.key_dim(), o.q_norm, o.q_heads, a.q_latent, a.q_normed,
-                     a.q_rstd},
-                    weights, a.queries, a.q_normed, grad, s);
+    latent_gradient(
+        {layer, q, heads * c_.key_dim(), o.q_norm, o.q_heads, a.q_latent, a.q_normed, a.q_rstd},
+        weights, a.queries, a.q_normed, grad, s);
     ops_.copy_columns(dt_, a.q_normed, t, q, q, 0, all, a.dlatents, s);
   }
-  latent_gradient({kv, heads * (c_.plain_head_dim + c_.value_head_dim), o.k_norm, o.latent_heads,
-                   a.kv_latent, a.kv_normed, a.k_rstd},
+  latent_gradient({layer, kv, heads * (c_.plain_head_dim + c_.value_head_dim), o.k_norm,
+                   o.latent_heads, a.kv_latent, a.kv_normed, a.k_rstd},
                   weights, a.keys_values, a.kv_normed, grad, s);
   ops_.copy_columns(dt_, a.kv_normed, t, kv, kv, 0, all, at(a.dlatents, first), s);
 }
@@ -75,8 +75,8 @@ void Blocks::latents_gradient(int64_t layer, const int32_t* positions, const voi
 void Blocks::latent_gradient(const Latent& latent, const void* weights, const void* dheads,
                              void* to, float* grad, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, rank = latent.rank;
-  ops_.linear_backward_weight(dt_, dheads, latent.normed, t, rank, latent.heads, true,
-                              grad + latent.weight, s);
+  matrix_gradient({table_.layer(latent.layer), latent.weight, rank, latent.heads}, dheads,
+                  latent.normed, t, grad, s);
   ops_.linear_backward_input(dt_, dheads, at(weights, latent.weight), t, rank, latent.heads, dt_,
                              to, s);
   ops_.rmsnorm_backward(dt_, latent.values, at(weights, latent.norm), latent.rstd, to, t, 1, rank,

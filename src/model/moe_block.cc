@@ -84,19 +84,21 @@ void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights,
   ops_.linear_backward_input(dt_, dout, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
   ops_.swiglu_backward(dt_, {}, gate_up, w.mlp.dact, c_.shared_gate ? w.mlp.gate : nullptr, t, f,
                        gate_up, w.mlp.act, w.mlp.dgate, s);
-  ops_.linear_backward_weight(dt_, dout, w.mlp.act, t, f, d, true, grad + o.down, s);
-  ops_.linear_backward_weight(dt_, gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
+  const int64_t record = table_.layer(layer);
+  matrix_gradient({record, o.down, f, d}, dout, w.mlp.act, t, grad, s);
+  matrix_gradient({record, o.gate_up, d, 2 * f}, gate_up, normed, t, grad, s);
   ops_.linear_backward_input(dt_, gate_up, at(weights, o.gate_up), t, d, 2 * f, DType::kF32, sum,
                              s);
-  if (c_.shared_gate) shared_gates_backward(o, weights, normed, grad, sum, w, s);
+  if (c_.shared_gate) shared_gates_backward(layer, weights, normed, grad, sum, w, s);
 }
 
 // From the gradient of the gates in w.mlp.dgate; adds that of the rows to `sum`.
-void Blocks::shared_gates_backward(const LayerOffsets& o, const void* weights, const void* rows,
+void Blocks::shared_gates_backward(int64_t layer, const void* weights, const void* rows,
                                    float* grad, float* sum, const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
+  const LayerOffsets& o = offsets_[layer];
   ops_.sigmoid_backward(dt_, w.mlp.gate, w.mlp.dgate, t, w.mlp.dlogits, s);
-  ops_.linear_backward_weight(dt_, w.mlp.dlogits, rows, t, d, 1, true, grad + o.shared_gate, s);
+  matrix_gradient({table_.layer(layer), o.shared_gate, d, 1}, w.mlp.dlogits, rows, t, grad, s);
   ops_.linear_backward_input(dt_, w.mlp.dlogits, at(weights, o.shared_gate), t, d, 1, dt_,
                              w.dnormed, s);
   ops_.add(DType::kF32, sum, dt_, w.dnormed, t * d, sum, s);
@@ -116,7 +118,7 @@ void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const
   ops_.route_backward(dt_, router_shape(), in.probs, w.experts + b * t * k, w.weights + b * t * k,
                       w.dweights + b * t * k, w.aux_grad + b * e, log_sums, z_slope, t, w.dlogits,
                       s);
-  ops_.linear_backward_weight(dt_, w.dlogits, in.normed, t, d, e, true, grad + o.router, s);
+  matrix_gradient({table_.layer(layer), o.router, d, e}, w.dlogits, in.normed, t, grad, s);
   if (o.router_bias >= 0) ops_.bias_backward(dt_, w.dlogits, t, e, grad + o.router_bias, s);
   ops_.linear_backward_input(dt_, w.dlogits, at(weights, o.router), t, d, e, dt_, w.dnormed, s);
   ops_.add(dt_, w.dnormed, DType::kF32, in.sum, t * d, w.dnormed, s);

@@ -48,7 +48,7 @@ Executor::Executor(Setup setup)
   CHECK(std::ssize(setup_.devices) == own_.count);
   const ModelShape model = model_shape(setup_.config);
   for (size_t d = 0; d < setup_.devices.size(); ++d) {
-    blocks_.emplace_back(setup_.config, setup_.table, setup_.size, *setup_.ops[d]);
+    blocks_.emplace_back(setup_.config, setup_.table, setup_.frozen, setup_.size, *setup_.ops[d]);
     WorkspaceArena arena{setup_.devices[d]->arena()};
     const int device = own_.first + static_cast<int>(d);
     lay_out_workspace(arena, model, setup_.size, device, steps_[d], experts_[d]);

@@ -245,15 +245,23 @@ void StepPlan::add_sums(const SumPart& part, int64_t device, PageId to, PageId f
   tasks.push_back(t);
 }
 
+// Where nothing of the record trains, nobody reads the whole sum. A tied head's has the
+// embedding's.
+bool StepPlan::wants_sum(int64_t record) const {
+  const bool tied = record == shape_.head() && shape_.tied_embeddings;
+  return shape_.trains(record) || (tied && shape_.trains(shape_.embedding()));
+}
+
 // Goes through the microbatches' part of the sum; `of_chain` adds the tasks of a microbatch, and is
 // told the use of the page that these sum in.
 template <typename OfChain>
 void StepPlan::sum(const SumPart& part, Microbatches microbatches, TaskList& tasks,
                    const OfChain& of_chain) const {
+  const bool wanted = wants_sum(part.record);
   bool takes = false;  // what comes behind a microbatch comes with it
   for (const SumStep& step : sums_of(part.record).steps) {
     if (step.kind == SumStep::Kind::kChain) takes = microbatches.has(step.microbatch);
-    if (!takes) continue;
+    if (!takes || (!wanted && step.kind != SumStep::Kind::kChain)) continue;
     const PageId page = sum_page(part.record, step.device, step.buffer);
     const bool keeps = part.again || (step.kind == SumStep::Kind::kChain && !step.first);
     const Access access = keeps ? Access::kWrite : Access::kCreate;
@@ -460,7 +468,7 @@ void StepPlan::embed_backward(Microbatches microbatches, TaskList& tasks) const 
     tasks.push_back(t);
   });
   if (!finishes(microbatches)) return;
-  if (shape_.tied_embeddings) {
+  if (shape_.tied_embeddings && shape_.trains(record)) {
     const int64_t home = shape_.records[record].device;
     add_sums(part, home, pages_.kept_sum(), sum_page(record, home, sums_of(record).root), tasks);
   }

@@ -138,6 +138,7 @@ class StepPlan {
   // With several devices what arrives is combined and placed beside the computation.
   Lane arriving_lane() const { return shape_.devices > 1 ? Lane::kIn : Lane::kCompute; }
   const SumPlan& sums_of(int64_t record) const;
+  bool wants_sum(int64_t record) const;
   PageId sum_page(int64_t record, int64_t device, int64_t buffer) const;
   template <typename OfChain>
   void sum(const SumPart& part, Microbatches microbatches, TaskList& tasks,
