@@ -251,6 +251,7 @@ constexpr FamilySpec kFamilies[] = {
 }  // namespace
 
 const FamilySpec* find_family(const std::string& model_type) {
+  if (model_type == "kimi_k2") return find_family("deepseek_v3");
   for (const FamilySpec& family : kFamilies) {
     if (model_type == family.model_type) return &family;
   }

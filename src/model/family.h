@@ -148,7 +148,7 @@ inline constexpr const char* kBiasEnding = "_bias";      // (E, 2 ffn), (E, d)
 inline constexpr const char* kBlocksEnding = "_blocks";  // two numbers in a byte
 inline constexpr const char* kScalesEnding = "_scales";  // without the last dimension
 
-// nullptr when there is no such family.
+// nullptr when there is no such family. Kimi-K2 is a DeepSeek-V3 by another name.
 const FamilySpec* find_family(const std::string& model_type);
 
 // "mixtral, olmoe, ...": the families with experts, or the dense ones.

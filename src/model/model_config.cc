@@ -10,6 +10,7 @@
 #include "model/layer_config.h"
 #include "model/rope_config.h"
 #include "model/tensors.h"
+#include "model/unimplemented.h"
 
 namespace pagoda {
 
@@ -103,7 +104,9 @@ void parse_family(Fields& f, ModelConfig& c, ModelKind kind) {
   if (c.family != nullptr && c.family->dense == dense) return;
   const std::string shown = "\"model_type\" is " + Fields::shown(*type);
   if (c.family == nullptr) {
-    return f.refuse(shown + "; the families implemented are " + family_names(dense));
+    const std::string missing = type->is_string() ? missing_for(type->get<std::string>()) : "";
+    const std::string why = missing.empty() ? "" : ", which needs " + missing;
+    return f.refuse(shown + why + "; the families implemented are " + family_names(dense));
   }
   f.refuse(dense ? shown + ", which has experts already; give a dense model: " + family_names(true)
                  : shown + ", a dense model; make one with experts of it: pagoda upcycle");
@@ -270,6 +273,7 @@ void refuse_unimplemented(Fields& f, const FamilySpec& family) {
     f.refuse("\"is_causal\" is not true; only attention to earlier tokens is implemented");
   }
   f.only("per_layer_config", Json::object());
+  refuse_foreign_keys(f, family);
 }
 
 // Parameters must be countable in bytes of weights, master and moments, and their tensors in a

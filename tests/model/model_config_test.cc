@@ -135,6 +135,35 @@ TEST(ModelConfig, RefusesWhatItDoesNotImplementByName) {
   expect_refused({{"num_local_experts", 4}}, "differ");
 }
 
+TEST(ModelConfig, SaysWhatAModelNeedsThatIsNotThere) {
+  expect_refused({{"model_type", "qwen3_next"}}, "which needs gated DeltaNet layers");
+  expect_refused({{"model_type", "qwen3_5_moe"}}, "gated DeltaNet layers, which come next; the ");
+  expect_refused({{"model_type", "deepseek_v4"}}, "needs hyper-connections");
+  expect_refused({{"model_type", "nemotron_h"}}, "needs Mamba layers");
+  expect_refused({{"model_type", "gpt2"}}, "\"model_type\" is \"gpt2\"; the families");
+}
+
+// Files whose model_type is one thing and whose other keys are another.
+TEST(ModelConfig, RefusesKeysByWhichOtherFamiliesComputeOtherwise) {
+  expect_refused({{"final_logit_softcapping", 30.0}}, "\"final_logit_softcapping\" is 30.0");
+  expect_refused({{"index_topk", 2048}}, "sparse attention with an indexer");
+  expect_refused({{"full_attention_interval", 4}}, "\"full_attention_interval\" is 4");
+  expect_refused({{"mamba_d_state", 128}}, "no Mamba layers");
+  expect_refused({{"hc_mult", 4}}, "no hyper-connections");
+  expect_refused({{"attn_output_gate", true}}, "\"attn_output_gate\" is true");
+  expect_refused({{"kv_lora_rank", 512}}, "no latent attention");
+  expect_refused({{"residual_multiplier", 0.22}}, "\"residual_multiplier\" is 0.22");
+  expect_refused({{"scoring_func", "sigmoid"}}, "\"scoring_func\" is \"sigmoid\"");
+  for (const Json& same : std::vector<Json>{{{"final_logit_softcapping", nullptr}},
+                                            {{"attn_output_gate", false}},
+                                            {{"shared_intermediate_size", 0}},
+                                            {{"residual_multiplier", 1.0}},
+                                            {{"hc_mult", 1}},
+                                            {{"scoring_func", "softmax"}}}) {
+    EXPECT_TRUE(parse_with(same).ok()) << same.dump();
+  }
+}
+
 // Transformers 5.23 computes the same, to the bit, with and without each of these (compared with
 // models of random weights in training mode).
 TEST(ModelConfig, AcceptsWhatTransformersLeavesWithoutEffect) {
