@@ -121,39 +121,64 @@ void for_each_command(CLI::App& app, const std::string& path, const Visit& visit
   }
 }
 
-// Behind a flag with a choice come its choices; a word that begins with - is a flag; others are
-// commands where there are some, and paths, which is bash's own way.
-std::string bash_completion(CLI::App& root) {
-  std::string paths, choices, words;
+// What bash's and zsh's functions have in common: from the words before the one that is completed
+// ($word, by turns) they find the command ($found), and with it and the word before ($prev) what to
+// offer ($offered): behind a flag with a choice its choices, else flags and commands.
+struct ShellCases {
+  std::string commands, choices, flags;
+};
+
+ShellCases shell_cases(CLI::App& root) {
+  ShellCases cases;
   for_each_command(root, "", [&](CLI::App& app, const std::string& path) {
     if (!path.empty()) {
       const size_t last = path.rfind(' ');
       const std::string before = last == std::string::npos ? "" : path.substr(0, last);
-      paths += (paths.empty() ? "\"" : "|\"") + before + " " + app.get_name() + "\"";
+      cases.commands +=
+          (cases.commands.empty() ? "\"" : "|\"") + before + " " + app.get_name() + "\"";
     }
-    words += "    \"" + path + "\") words=\"" + flags_of(app) + "\" ;;\n";
+    cases.flags += "    \"" + path + "\") offered=\"" + flags_of(app) + "\" ;;\n";
     for (const CLI::Option* option : shown_options(app)) {
       const std::string of = choices_of(*option);
       if (of.empty() || option->get_lnames().empty()) continue;
-      choices +=
-          "    \"" + path + " --" + option->get_lnames().front() + "\") words=\"" + of + "\" ;;\n";
+      cases.choices += "    \"" + path + " --" + option->get_lnames().front() + "\") offered=\"" +
+                       of + "\" ;;\n";
     }
   });
+  return cases;
+}
+
+std::string shell_body(CLI::App& root, const std::string& words_before) {
+  const ShellCases cases = shell_cases(root);
+  return "  for word in " + words_before + "; do\n    case \"$found $word\" in\n      " +
+         cases.commands +
+         ") found=\"${found:+$found }$word\" ;;\n    esac\n  done\n"
+         "  case \"$found $prev\" in\n" +
+         cases.choices + "  esac\n  [ \"$offered\" ] || case \"$found\" in\n" + cases.flags +
+         "  esac\n";
+}
+
+// What is neither is a path, which is bash's own business.
+std::string bash_completion(CLI::App& root) {
   return "_pagoda() {\n"
          "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-         "  local path= word words=\n"
-         "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
-         "    case \"$path $word\" in\n      " +
-         paths +
-         ") path=\"${path:+$path }$word\" ;;\n    esac\n  done\n"
-         "  case \"$path $prev\" in\n" +
-         choices +
-         "  esac\n"
-         "  [ \"$words\" ] || case \"$path\" in\n" +
-         words +
-         "  esac\n"
-         "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+         "  local found= word offered=\n" +
+         shell_body(root, "\"${COMP_WORDS[@]:1:COMP_CWORD-1}\"") +
+         "  COMPREPLY=($(compgen -W \"$offered\" -- \"$cur\"))\n"
          "}\ncomplete -o default -F _pagoda pagoda\n";
+}
+
+// It may be sourced, or lie as _pagoda in a folder of $fpath, where zsh takes it for the function
+// itself when that is first called.
+std::string zsh_completion(CLI::App& root) {
+  return "#compdef pagoda\n"
+         "_pagoda() {\n"
+         "  local prev=\"${words[CURRENT-1]}\" found= word offered=\n" +
+         shell_body(root, "\"${(@)words[2,CURRENT-1]}\"") +
+         "  compadd -- ${=offered} || _files\n"
+         "}\n"
+         "if [ \"$funcstack[1]\" = _pagoda ]; then _pagoda \"$@\"; else compdef _pagoda pagoda; "
+         "fi\n";
 }
 
 std::string fish_quoted(const std::string& text) {
@@ -196,9 +221,7 @@ std::string fish_completion(CLI::App& root) {
 
 Result<std::string> completion(CLI::App& root, const std::string& shell) {
   if (shell == "bash") return bash_completion(root);
-  if (shell == "zsh") {
-    return "#compdef pagoda\nautoload -Uz bashcompinit && bashcompinit\n" + bash_completion(root);
-  }
+  if (shell == "zsh") return zsh_completion(root);
   if (shell == "fish") return fish_completion(root);
   return Status(Exit::kUsage, "completion: \"" + printable(shell) + "\" must be bash, zsh or fish");
 }

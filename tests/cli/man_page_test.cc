@@ -70,6 +70,80 @@ TEST_F(ManPageTest, BashCompletesCommandsFlagsAndChoices) {
   EXPECT_EQ(completed("pagoda data inspect --ro"), "--rows\n");
 }
 
+// False, and said so, if this machine lacks the shell.
+bool has_shell(const char* path) {
+  if (std::filesystem::exists(path)) return true;
+  std::printf("SKIPPED: there is no %s here\n", path);
+  return false;
+}
+
+TEST_F(ManPageTest, FishCompletesCommandsFlagsAndChoices) {
+  if (!has_shell("/usr/bin/fish")) GTEST_SKIP();
+  put_file(dir_.file("pagoda.fish"), pagoda({"completion", "fish"}).out);
+  // [line typed, what fish offers for its last word, without what is said of each]
+  const auto offered = [&](const std::string& line) {
+    const std::string script = "source " + dir_.file("pagoda.fish") + "; complete -C '" + line +
+                               "' | string replace -r '\\t.*' '' | string join ' '; true";
+    const ProcessResult result =
+        Process({"/usr/bin/fish", "--no-config", "-c", script}, dir_.file("fish")).wait();
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    return result.out;
+  };
+  EXPECT_EQ(offered("pagoda tr"), "train\n");
+  EXPECT_EQ(offered("pagoda ckpt v"), "verify\n");
+  EXPECT_EQ(offered("pagoda train run.toml --train.dt"), "--train.dtype\n");
+  EXPECT_EQ(offered("pagoda train --train.dtype b"), "bf16\n");
+  EXPECT_EQ(offered("pagoda train --optim.clip "), "global none per_expert\n");
+  EXPECT_EQ(offered("pagoda data inspect --ro"), "--rows\n");
+}
+
+// A zsh with a terminal, in which a person presses Tab behind `line`: what it shows of the line.
+TEST_F(ManPageTest, ZshCompletesCommandsFlagsAndChoices) {
+  if (!has_shell("/usr/bin/zsh")) GTEST_SKIP();
+  std::filesystem::create_directory(dir_.file("functions"));
+  put_file(dir_.file("functions/_pagoda"), pagoda({"completion", "zsh"}).out);
+  const std::string completes =
+      "compinit -u -d " + dir_.file("dump") + "; bindkey '^I' expand-or-complete\n";
+  const std::string set_up[] = {
+      "fpath=(" + dir_.file("functions") + " $fpath); autoload -Uz compinit; " + completes,
+      "autoload -Uz compinit; " + completes + "source " + dir_.file("functions/_pagoda") + "\n"};
+  const std::pair<const char*, const char*> lines[] = {
+      {"pagoda tr", "pagoda train "},
+      {"pagoda ckpt v", "pagoda ckpt verify "},
+      {"pagoda train run.toml --train.dt", "pagoda train run.toml --train.dtype "},
+      {"pagoda train --train.dtype b", "pagoda train --train.dtype bf16 "},
+      {"pagoda data inspect --ro", "pagoda data inspect --rows "},
+      {"pagoda export --out /usr/bi", "pagoda export --out /usr/bin/"}};
+  for (const std::string& begin : set_up) {
+    put_file(dir_.file("begin"), begin);
+    for (const auto& [line, wanted] : lines) {
+      // What is typed is shown by a widget, bound to ^X, that prints the buffer.
+      put_file(dir_.file("script"),
+               "zmodload zsh/zpty\n"
+               "zpty shell zsh -f -i\n"
+               "zpty -w shell 'PS1=; unsetopt zle_bracketed_paste 2>/dev/null; source " +
+                   dir_.file("begin") + "; show() { print -r -- \"$BUFFER\" > " +
+                   dir_.file("shown") +
+                   "; zle kill-whole-line; exit }; zle -N show; bindkey \"^X\" show; print READY'\n"
+                   "zpty -m -r shell out '*READY*READY*'\n"
+                   "zpty -w -n shell " +
+                   "$'" + line +
+                   "\t\x18'\n"
+                   "for i in {1..300}; do [ -s " +
+                   dir_.file("shown") +
+                   " ] && break; sleep 0.02; done\n"
+                   "zpty -d shell\n");
+      std::filesystem::remove(dir_.file("shown"));
+      const ProcessResult result =
+          Process({"/usr/bin/zsh", "-f", dir_.file("script")}, dir_.file("zsh")).wait();
+      ASSERT_TRUE(std::filesystem::exists(dir_.file("shown"))) << line << result.err;
+      EXPECT_EQ(get_file(dir_.file("shown")), std::string(wanted) + "\n") << begin;
+      if (&begin != set_up) break;  // one line shows whether it is there
+    }
+  }
+}
+
 TEST_F(ManPageTest, OtherShells) {
   const ProcessResult zsh = pagoda({"completion", "zsh"}), fish = pagoda({"completion", "fish"});
   EXPECT_TRUE(zsh.out.starts_with("#compdef pagoda\n"));
