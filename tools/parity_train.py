@@ -12,6 +12,7 @@ difference is above --tolerance.
 
 import argparse
 import csv
+import fnmatch
 import json
 import math
 import sys
@@ -71,8 +72,18 @@ def aligned_copy(parameters):
             parameter.data = parameter.data.clone()
 
 
+# Words of train.freeze, as patterns of Transformers' parameters.
+FROZEN = {"router": ["*.gate.weight", "*.router.*"], "embed": ["*.embed_tokens.*"],
+          "head": ["lm_head.*"], "experts": ["*.experts.*"]}
+
+
+def is_frozen(name, words):
+    patterns = [pattern for word in words for pattern in FROZEN.get(word, [word])]
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
 class Trainer:
-    """One model, its fp32 masters and AdamW."""
+    """One model, its fp32 masters and AdamW; what is frozen has requires_grad = False."""
 
     def __init__(self, run):
         self.run = run
@@ -81,12 +92,14 @@ class Trainer:
         self.model = AutoModelForCausalLM.from_pretrained(
             run["model"]["path"], dtype=torch.float32, attn_implementation="sdpa",
             experts_implementation="grouped_mm").train()
-        self.masters = list(self.model.parameters())
-        aligned_copy(self.masters)
+        aligned_copy(self.model.parameters())
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(not is_frozen(name, train.get("freeze", [])))
+        self.masters = [p for p in self.model.parameters() if p.requires_grad]
         if self.dtype != torch.float32:
             self.masters = [torch.nn.Parameter(p.detach().clone()) for p in self.masters]
             self.model.to(self.dtype)
-        self.weights = list(self.model.parameters())
+        self.weights = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             [dict(params=[p for p in self.masters if p.dim() >= 2],
                   weight_decay=optim["weight_decay"]),

@@ -151,7 +151,8 @@ INSTANTIATE_TEST_SUITE_P(Families, RoundTrip,
                                          "gpt_oss", "deepseek_v2", "deepseek_v2_fused",
                                          "deepseek_v3", "deepseek_v3_fused", "glm4_moe_lite",
                                          "glm4_moe_lite_fused", "granitemoe", "granitemoe_fused",
-                                         "dots1", "dots1_fused", "minimax_m2", "minimax_m2_fused"));
+                                         "dots1", "dots1_fused", "minimax_m2", "minimax_m2_fused"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // Quantised experts leave as bf16, as Transformers would have written what it makes of them.
 TEST_F(Writer, Mxfp4LeavesAsBf16) {

@@ -91,11 +91,35 @@ TEST_P(CachedForward, LogitsAreThoseOfTheFullForward) {
   std::printf("%s: worst distance to the full forward: %.2e\n", GetParam(), worst);
 }
 
+// The tokens that the reference likes best (greedy.safetensors of tests/golden/README.md).
+TEST_P(CachedForward, GreedyTokensAreTheReferences) {
+  const Golden expected(golden(GetParam()) + "/greedy.safetensors");
+  const auto prompts = expected.ints("prompts"), tokens = expected.ints("tokens");
+  constexpr int64_t kPrompts = 4, kLength = 6;
+  const int64_t wanted = std::ssize(tokens) / kPrompts;
+  ASSERT_EQ(std::ssize(prompts), kPrompts * kLength);
+  std::vector<TokenIds> given;
+  for (int64_t p = 0; p < kPrompts; ++p) {
+    given.emplace_back(prompts.begin() + p * kLength, prompts.begin() + (p + 1) * kLength);
+  }
+  SessionModel model(golden(GetParam()), DType::kF32, kPrompts * kLength, 1,
+                     cache_for(given, wanted));
+  PassRunner runner(&model.session());
+  const auto got = generate(runner, given, {wanted, {}, {}});
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  for (int64_t p = 0; p < kPrompts; ++p) {
+    EXPECT_EQ(got.value()[static_cast<size_t>(p)].tokens,
+              TokenIds(tokens.begin() + p * wanted, tokens.begin() + (p + 1) * wanted))
+        << "prompt " << p;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, CachedForward,
                          testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "mixtral", "olmoe",
                                          "qwen2_moe", "glm4_moe", "lfm2_moe", "gpt_oss",
                                          "deepseek_v2", "deepseek_v3", "glm4_moe_lite",
-                                         "granitemoe", "dots1", "minimax_m2"));
+                                         "granitemoe", "dots1", "minimax_m2"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // A session that only generates, in folders of its own.
 class GenerationModel {

@@ -94,7 +94,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Fp32Parity,
                                          "deepseek_v2_fused", "deepseek_v3", "deepseek_v3_fused",
                                          "deepseek_v3_fp8", "glm4_moe_lite", "glm4_moe_lite_fused",
                                          "granitemoe", "granitemoe_fused", "dots1", "dots1_fused",
-                                         "minimax_m2", "minimax_m2_fused"));
+                                         "minimax_m2", "minimax_m2_fused"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // With optim.balance_loss and optim.z_loss, whatever config.json says.
 TEST(RouterLosses, LossAndGradientsOfRouters) {
@@ -358,7 +359,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Bf16Parity,
                          testing::Values("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe",
                                          "glm4_moe", "lfm2_moe", "gpt_oss", "deepseek_v2",
                                          "deepseek_v3", "glm4_moe_lite", "granitemoe", "dots1",
-                                         "minimax_m2"));
+                                         "minimax_m2"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace pagoda

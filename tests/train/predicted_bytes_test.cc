@@ -8,6 +8,7 @@
 #include "tests/testing/plan/random_plan.h"
 #include "tests/testing/sanitizer.h"
 #include "tests/testing/storage/storage_sim.h"
+#include "tests/testing/tiny_config.h"
 #include "tests/testing/tiny_run.h"
 #include "train/batch.h"
 
@@ -117,6 +118,26 @@ TEST(PredictedBytes, AreThoseCountedForEveryPlan) {
       if (testing::Test::HasFailure()) return;
     }
   }
+}
+
+// kTinyFamilies has every family of the table.
+TEST(PredictedBytes, AreThoseCountedForEveryFamily) {
+  std::string names;
+  for (const char* family : kTinyFamilies) {
+    SCOPED_TRACE(family);
+    TinyRun run(DType::kBF16, tiny_with(family).c_str());
+    run.config().train.devices = cpus(2);
+    run.use_minimum_budgets();
+    auto folder = HfFolder::open(run.config().model.path);
+    ASSERT_TRUE(folder.ok()) << folder.status().message();
+    names += (names.empty() ? "" : ", ") + std::string(folder->config().family->model_type);
+    if (kUnderThreadSanitizer) continue;
+    const PageTraffic moved = expect_predicted(run.config());
+    EXPECT_GT(moved.fetch.moves, 0);
+    EXPECT_GT(moved.write_back.moves, 0);
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_EQ(names, family_names(false));
 }
 
 // A frozen router only shortens its layers' state; frozen experts are read and never written.

@@ -11,6 +11,7 @@
 
 #include "tests/testing/sanitizer.h"
 #include "tests/testing/storage/storage_sim.h"
+#include "tests/testing/tiny_config.h"
 #include "tests/testing/tiny_run.h"
 #include "train/saved_layers.h"
 
@@ -288,31 +289,6 @@ struct LayerBufferRow {
   std::vector<std::string> freeze = {};
 };
 
-constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
-  "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "decoder_sparse_step": 2,
-  "mlp_only_layers": []})";  // layer 1 has experts
-constexpr const char* kGlm = R"({"architectures": ["Glm4MoeForCausalLM"],
-  "model_type": "glm4_moe", "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
-  "routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "use_qk_norm": true,
-  "attention_bias": true})";
-constexpr const char* kLfm2 = R"({"architectures": ["Lfm2MoeForCausalLM"],
-  "model_type": "lfm2_moe", "num_dense_layers": 1, "num_hidden_layers": 3,
-  "layer_types": ["conv", "full_attention", "conv"]})";
-constexpr const char* kGptOss = R"({"architectures": ["GptOssForCausalLM"],
-  "model_type": "gpt_oss", "intermediate_size": 24, "sliding_window": 5, "swiglu_limit": 1.0,
-  "attention_bias": true})";
-constexpr const char* kLatent = R"({"architectures": ["DeepseekV3ForCausalLM"],
-  "model_type": "deepseek_v3", "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
-  "first_k_dense_replace": 1, "num_key_value_heads": 4, "kv_lora_rank": 20, "q_lora_rank": 14,
-  "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6})";
-constexpr const char* kGranite = R"({"architectures": ["GraniteMoeForCausalLM"],
-  "model_type": "granitemoe", "num_local_experts": 6, "intermediate_size": 24,
-  "embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22,
-  "logits_scaling": 6.0, "tie_word_embeddings": true})";
-constexpr const char* kMiniMax = R"({"architectures": ["MiniMaxM2ForCausalLM"],
-  "model_type": "minimax_m2", "intermediate_size": 24, "rotary_dim": 4})";
-constexpr const char* kTied = R"({"tie_word_embeddings": true})";
-
 const LayerBufferRow kLayerBufferRows[] = {
     {{.what = "smallest budgets"}},
     {{.what = "some on the device", .more_device = 24, .seed = 25, .resumed = true}},
@@ -446,6 +422,13 @@ const LayerBufferRow kLayerBufferRows[] = {
       .page_slots = 1,
       .plan = kAll},
      kLatent},
+    {{.what = "latent attention without one of queries", .seed = 60, .devices = "cpu*2"},
+     kLatentV2},
+    {{.what = "latent attention, dense layers in between", .seed = 61, .resumed = true},
+     kLatentLite},
+    {{.what = "windows in late layers", .seed = 62, .devices = "cpu*2", .resumed = true}, kDots},
+    {{.what = "windows everywhere", .seed = 63, .devices = "cpu*2"}, kMixtral},
+    {{.what = "norms of full width", .seed = 64, .resumed = true}, kOlmoe},
     {{.what = "fp32", .drive = Drive::kThreads}, "{}", DType::kF32},
     {{.what = "one shard", .seed = 31, .resumed = true}, "{}", DType::kBF16, 1, 1},
     {{.what = "chunks of two shards, two devices", .seed = 32, .devices = "cpu*2", .plan = kGroups},

@@ -2,7 +2,8 @@
 
 from transformers import (DeepseekV2Config, DeepseekV3Config, Dots1Config, Glm4MoeConfig,
                           Glm4MoeLiteConfig, GptOssConfig, GraniteMoeConfig, Lfm2MoeConfig,
-                          MiniMaxM2Config, MixtralConfig)
+                          MiniMaxM2Config, MixtralConfig, OlmoeConfig, Qwen2MoeConfig,
+                          Qwen3MoeConfig)
 
 COMMON = dict(max_position_embeddings=256, bos_token_id=None, eos_token_id=1)
 
@@ -63,6 +64,44 @@ def random_llama3(draw):
             "high_freq_factor": draw.choice([2.0, 4.0]), "original_max_position_embeddings": 32}
 
 
+def random_rope(draw):
+    plain = {"rope_type": "default", "rope_theta": draw.choice([1e4, 1e6])}
+    return draw.choice([plain, random_yarn(draw), random_llama3(draw)])
+
+
+def random_softmax(draw):
+    """What the oldest families have in common: every layer but the last may be dense."""
+    kv_heads, layers, experts = draw.randint(1, 3), draw.randint(1, 4), draw.randint(3, 9)
+    heads = kv_heads * draw.randint(1, 3)
+    return dict(
+        vocab_size=draw.randint(40, 150), hidden_size=heads * 4 * draw.randint(1, 4),
+        num_hidden_layers=layers, num_key_value_heads=kv_heads, num_attention_heads=heads,
+        intermediate_size=4 * draw.randint(2, 15), num_experts=experts,
+        num_experts_per_tok=draw.randint(2, min(4, experts - 1)),
+        norm_topk_prob=draw.random() < 0.5, router_aux_loss_coef=draw.choice([0.0, 0.02]),
+        tie_word_embeddings=draw.random() < 0.5, rms_norm_eps=draw.choice([1e-5, 1e-6]),
+        initializer_range=0.2, pad_token_id=None, rope_parameters=random_rope(draw), **COMMON)
+
+
+def random_qwen(draw):
+    sizes = random_softmax(draw)
+    dense = [layer for layer in range(sizes["num_hidden_layers"] - 1) if draw.random() < 0.3]
+    return sizes | dict(mlp_only_layers=dense, moe_intermediate_size=4 * draw.randint(1, 10))
+
+
+def random_qwen2(draw):
+    return Qwen2MoeConfig(shared_expert_intermediate_size=4 * draw.randint(1, 10),
+                          **random_qwen(draw))
+
+
+def random_qwen3(draw):
+    return Qwen3MoeConfig(head_dim=2 * draw.randint(2, 9), **random_qwen(draw))
+
+
+def random_olmoe(draw):
+    return OlmoeConfig(**random_softmax(draw))
+
+
 def random_gpt_oss(draw):
     kv_heads, layers, experts = draw.randint(1, 3), draw.randint(1, 4), draw.randint(3, 9)
     kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
@@ -82,7 +121,7 @@ def random_gpt_oss(draw):
 
 
 def random_mixtral(draw):
-    """Windows in every layer, and YaRN."""
+    """Windows in every layer, and YaRN or Llama 3's rope scaling."""
     kv_heads, experts = draw.randint(1, 3), draw.randint(3, 6)
     return MixtralConfig(
         vocab_size=draw.randint(40, 150), hidden_size=8 * draw.randint(2, 7),
@@ -91,7 +130,7 @@ def random_mixtral(draw):
         intermediate_size=4 * draw.randint(1, 10), num_local_experts=experts,
         num_experts_per_tok=draw.randint(2, experts - 1), sliding_window=draw.randint(2, 30),
         router_aux_loss_coef=0.02, initializer_range=0.2, pad_token_id=None,
-        rope_parameters=random_yarn(draw), **COMMON)
+        rope_parameters=draw.choice([random_yarn, random_llama3])(draw), **COMMON)
 
 
 def random_latent(draw):
@@ -111,7 +150,7 @@ def random_latent(draw):
         n_group=groups, topk_group=chosen, n_shared_experts=draw.randint(1, 3),
         first_k_dense_replace=draw.randint(0, layers - 1),
         routed_scaling_factor=draw.choice([1.0, 0.7, 2.5]), kv_lora_rank=draw.randint(3, 30),
-        q_lora_rank=draw.choice([None, draw.randint(3, 30)]), qk_nope_head_dim=plain,
+        q_lora_rank=draw.choice([None, draw.randint(17, 30)]), qk_nope_head_dim=plain,
         qk_rope_head_dim=rotated, v_head_dim=value, tie_word_embeddings=draw.random() < 0.5,
         rms_norm_eps=draw.choice([1e-5, 1e-6]), initializer_range=0.2, pad_token_id=None,
         rope_parameters=random_mscale(draw), **COMMON)
@@ -201,5 +240,5 @@ def random_minimax_m2(draw):
 CONFIGS = {"glm4_moe": random_glm4, "lfm2_moe": random_lfm2, "gpt_oss": random_gpt_oss,
            "mixtral": random_mixtral, "deepseek_v2": random_deepseek_v2,
            "deepseek_v3": random_deepseek_v3, "glm4_moe_lite": random_glm4_moe_lite,
-           "granitemoe": random_granite, "dots1": random_dots1,
-           "minimax_m2": random_minimax_m2}
+           "granitemoe": random_granite, "dots1": random_dots1, "minimax_m2": random_minimax_m2,
+           "olmoe": random_olmoe, "qwen2_moe": random_qwen2, "qwen3_moe_bf16": random_qwen3}
