@@ -25,12 +25,15 @@ OUT = Path(__file__).resolve().parent.parent / "tests" / "golden" / "gguf"
 TYPES = {"fp32": GGMLQuantizationType.F32, "bf16": GGMLQuantizationType.BF16,
          "q8_0": GGMLQuantizationType.Q8_0}
 ARCHITECTURES = {"mixtral": "llama", "olmoe": "olmoe", "qwen2_moe": "qwen2moe",
-                 "qwen3_moe": "qwen3moe"}
+                 "qwen3_moe": "qwen3moe", "granitemoe": "granitemoe", "minimax_m2": "minimax-m2"}
 LAYER = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
          "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
          "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp",
-         "block_sparse_moe.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+         "block_sparse_moe.gate": "ffn_gate_inp",
+         "block_sparse_moe.router.layer": "ffn_gate_inp",
+         "block_sparse_moe.output_linear": "ffn_down_exps", "block_sparse_moe": "exp_probs_b",
+         "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
          "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
          "mlp.shared_expert.up_proj": "ffn_up_shexp",
          "mlp.shared_expert.down_proj": "ffn_down_shexp"}
@@ -60,7 +63,15 @@ def renamed(config, tensors):
             number, part = expert.split(".")
             experts.setdefault(f"blk.{layer}.{EXPERT[part]}.{ending}", {})[int(number)] = tensor
             continue
-        if config["model_type"] == "mixtral" and rest.endswith(("q_proj", "k_proj")):
+        if rest.endswith("input_linear"):
+            gate, up = np.split(tensor, 2, axis=1)
+            found |= {f"blk.{layer}.ffn_gate_exps.weight": gate,
+                      f"blk.{layer}.ffn_up_exps.weight": up}
+            continue
+        if ending == "e_score_correction_bias":
+            ending = "bias"
+        if (config["model_type"] in ("mixtral", "granitemoe")
+                and rest.endswith(("q_proj", "k_proj"))):
             heads = config["num_attention_heads" if rest.endswith("q_proj")
                            else "num_key_value_heads"]
             tensor = permuted(tensor, heads)
@@ -109,6 +120,16 @@ def expected_entries(config, wanted):
         f"{arch}.expert_used_count": config["num_experts_per_tok"],
         f"{arch}.feed_forward_length": config["intermediate_size"],
     }
+    if config["model_type"] == "granitemoe":
+        entries |= {f"{arch}.logit_scale": config["logits_scaling"],
+                    f"{arch}.residual_scale": config["residual_multiplier"],
+                    f"{arch}.embedding_scale": config["embedding_multiplier"],
+                    f"{arch}.attention.scale": config["attention_multiplier"]}
+    if config["model_type"] == "minimax_m2":
+        entries |= {f"{arch}.expert_gating_func": 2,
+                    f"{arch}.expert_feed_forward_length": config["intermediate_size"],
+                    f"{arch}.rope.dimension_count":
+                        int(config["head_dim"] * rope["partial_rotary_factor"])}
     if "moe_intermediate_size" in config:
         entries[f"{arch}.expert_feed_forward_length"] = config["moe_intermediate_size"]
     if "shared_expert_intermediate_size" in config:
@@ -177,7 +198,7 @@ def main():
         return check(arguments.check, arguments.model, TYPES[arguments.type])
     OUT.mkdir(exist_ok=True)
     make_format()
-    for name in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe_bf16"):
+    for name in ("mixtral", "qwen2_moe", "qwen3_moe_bf16", "granitemoe", "minimax_m2"):
         config, tensors = folder_of(OUT.parent / name)
         golden = {of: dict(entries=expected_entries(config, kind),
                            tensors=expected_tensors(config, tensors, kind))

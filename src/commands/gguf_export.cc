@@ -23,7 +23,7 @@ Status write_gguf(WeightSource& source, const TensorTable& table, GgufModel mode
                   const std::string& path) {
   ASSIGN_OR_RETURN(GgufWriter writer,
                    GgufWriter::create(path, model.entries, std::move(model.tensors)));
-  std::vector<float> values, permuted;
+  std::vector<float> values, changed;
   int64_t held = -1;  // the record in `values`
   for (const GgufPlace& place : model.places) {
     RETURN_IF_ERROR(stop_status("the export"));
@@ -40,12 +40,17 @@ Status write_gguf(WeightSource& source, const TensorTable& table, GgufModel mode
                          tensor.name.c_str(), (long long)bad));
     }
     if (place.heads > 0) {
-      permuted.resize(static_cast<size_t>(tensor.num_elements()));
+      changed.resize(static_cast<size_t>(tensor.num_elements()));
       permute_rows(from, place.heads, tensor.shape[0] / place.heads, tensor.shape[1],
-                   permuted.data());
-      from = permuted.data();
+                   changed.data());
+      from = changed.data();
     }
-    RETURN_IF_ERROR(writer.write(place.in_file, place.first, from, tensor.num_elements()));
+    if (tensor.is_correction()) {
+      changed.resize(static_cast<size_t>(tensor.stored_elements()));
+      join_correction(from, tensor.stored_elements(), changed.data());
+      from = changed.data();
+    }
+    RETURN_IF_ERROR(writer.write(place.in_file, place.first, from, tensor.stored_elements()));
   }
   return writer.finish();
 }

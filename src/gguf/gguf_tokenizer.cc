@@ -46,17 +46,26 @@ std::string steps_of(const Json& json) {
 struct Words {
   const char* name;   // llama.cpp's tokenizer.ggml.pre
   const char* steps;  // steps_of() it
+  // Whether a word that is in the vocabulary is one token whatever the merges say.
+  bool whole_words = false;
 };
 
 constexpr Words kWords[] = {
     {"gpt-2", "[gpt-2]"},
     {"smollm", "[each digit][gpt-2]"},
-    {"qwen2",
-     R"([split (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
-     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+])"},
+    {"qwen2", R"([split (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+              R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+])"},
     {"llama-bpe",
      R"([split (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
-     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+])"},
+     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+])",
+     true},
+    {"glm4", R"([split (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+             R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+])"},
+    {"gpt-4o",
+     R"([split [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+)"
+     R"([\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|)"
+     R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+])"},
 };
 
 // Tokens by their ids, with what llama.cpp wants to know of each.
@@ -123,11 +132,14 @@ std::string template_text(const std::string& directory, const Json& config) {
   return text.is_string() ? text.get<std::string>() : "";
 }
 
-Status add_bpe(const Json& root, bool merges, const std::string& where, GgufEntries& entries) {
+Status add_bpe(const Json& root, const BpeSpec& bpe, const std::string& where,
+               GgufEntries& entries) {
   // Where nothing is merged it does not matter how words are cut.
+  const bool merges = !bpe.merges.empty();
   const std::string steps = merges ? steps_of(root.value("pre_tokenizer", Json())) : "[gpt-2]";
-  const auto known = std::find_if(std::begin(kWords), std::end(kWords),
-                                  [&](const Words& words) { return steps == words.steps; });
+  const auto known = std::find_if(std::begin(kWords), std::end(kWords), [&](const Words& words) {
+    return steps == words.steps && (!merges || bpe.ignore_merges == words.whole_words);
+  });
   if (known == std::end(kWords)) {
     return Status(Exit::kBadData, printable(where) +
                                       ": cuts words in a way that has no name here in llama.cpp; "
@@ -136,6 +148,16 @@ Status add_bpe(const Json& root, bool merges, const std::string& where, GgufEntr
   entries.add("tokenizer.ggml.model", "gpt2");
   entries.add("tokenizer.ggml.pre", known->name);
   return Status();
+}
+
+// Whether a text gets a space in front that it does not have, as SentencePiece's do: then a letter
+// is not the token of that letter.
+Result<bool> puts_space_before(const Tokenizer& tokenizer) {
+  const std::string letter = "a";
+  const std::optional<uint32_t> token = tokenizer.find(letter);
+  std::vector<uint32_t> ids;
+  RETURN_IF_ERROR(tokenizer.encode(letter, &ids));
+  return !token || ids != std::vector<uint32_t>{*token};
 }
 
 }  // namespace
@@ -150,10 +172,12 @@ Status add_tokenizer_entries(const std::string& directory, int64_t vocab_size,
   const Json settings = config.ok() ? config.value() : Json();
   ASSIGN_OR_RETURN(const Tokens tokens, tokens_of(spec, vocab_size, where));
   if (spec.byte_level) {
-    RETURN_IF_ERROR(add_bpe(root, !spec.model.merges.empty(), where, entries));
+    RETURN_IF_ERROR(add_bpe(root, spec.model, where, entries));
   } else {
     entries.add("tokenizer.ggml.model", "llama");
     entries.add("tokenizer.ggml.pre", "default");
+    ASSIGN_OR_RETURN(const bool prefixes, puts_space_before(tokenizer));
+    entries.add("tokenizer.ggml.add_space_prefix", prefixes);
   }
   entries.add("tokenizer.ggml.tokens", tokens.texts);
   if (!spec.byte_level) entries.add("tokenizer.ggml.scores", tokens.scores);

@@ -13,6 +13,9 @@
 #include "tests/testing/files.h"
 #include "tests/testing/sha256.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/tiny_config.h"
+#include "tests/testing/tiny_run.h"
+#include "tests/testing/zstd_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace pagoda {
@@ -197,7 +200,47 @@ TEST_P(GgufModelTest, TensorsAndEntriesAreTheReferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GgufModelTest,
-                         testing::Values("mixtral", "olmoe", "qwen2_moe", "qwen3_moe_bf16"));
+                         testing::Values("mixtral", "qwen2_moe", "qwen3_moe_bf16", "granitemoe",
+                                         "minimax_m2"));
+
+// What a described model has, by name: how many numbers, and of which type.
+std::map<std::string, std::pair<int64_t, GgufType>> tensors_of(const std::string& changes) {
+  TinyRun run(DType::kBF16, tiny_with(changes.c_str()).c_str());
+  auto folder = HfFolder::open(run.config().model.path);
+  CHECK(folder.ok(), "%s", folder.status().message().c_str());
+  auto described = describe_for_gguf(*folder, GgufType::kBF16, "m");
+  CHECK(described.ok(), "%s", described.status().message().c_str());
+  std::map<std::string, std::pair<int64_t, GgufType>> found;
+  for (const GgufTensor& tensor : described->tensors) {
+    found[tensor.name] = {tensor.elements(), tensor.type};
+  }
+  return found;
+}
+
+// The names that llama.cpp b11739 asks for (src/models/glm4-moe.cpp, openai-moe.cpp).
+TEST(Gguf, TensorsOfGlm45AndGptOss) {
+  Json glm = Json::parse(kGlm);
+  glm.merge_patch({{"n_group", 1}, {"topk_group", 1}});
+  const auto of_glm = tensors_of(glm.dump());
+  for (const char* name :
+       {"blk.0.ffn_gate.weight", "blk.0.ffn_up.weight", "blk.0.ffn_down.weight",
+        "blk.0.attn_q.bias", "blk.1.attn_q_norm.weight", "blk.1.post_attention_norm.weight",
+        "blk.1.ffn_gate_exps.weight", "blk.2.ffn_down_shexp.weight", "output_norm.weight"}) {
+    EXPECT_TRUE(of_glm.contains(name)) << name;
+  }
+  EXPECT_EQ(of_glm.at("blk.1.exp_probs_b.bias"), std::pair(int64_t{6}, GgufType::kF32));
+  EXPECT_FALSE(of_glm.contains("blk.0.ffn_gate_inp.weight"));
+  Json gpt_oss = Json::parse(kGptOss);
+  gpt_oss.merge_patch({{"swiglu_limit", 7.0}});
+  const auto of_gpt_oss = tensors_of(gpt_oss.dump());
+  EXPECT_EQ(of_gpt_oss.at("blk.0.ffn_gate_exps.bias"), std::pair(int64_t{24 * 24}, GgufType::kF32))
+      << "24 experts of width 24";
+  EXPECT_EQ(of_gpt_oss.at("blk.0.ffn_down_exps.bias"), std::pair(int64_t{24 * 32}, GgufType::kF32));
+  EXPECT_EQ(of_gpt_oss.at("blk.2.attn_sinks.weight"), std::pair(int64_t{4}, GgufType::kF32));
+  EXPECT_EQ(of_gpt_oss.at("blk.2.ffn_gate_inp.bias"), std::pair(int64_t{24}, GgufType::kF32));
+  EXPECT_EQ(of_gpt_oss.at("blk.1.attn_output.bias"), std::pair(int64_t{32}, GgufType::kF32));
+  EXPECT_EQ(of_gpt_oss.at("blk.1.attn_output.weight").second, GgufType::kBF16);
+}
 
 TEST(Gguf, WhatLlamaWouldComputeOtherwiseIsRefused) {
   TempDir dir;
@@ -213,8 +256,18 @@ TEST(Gguf, WhatLlamaWouldComputeOtherwiseIsRefused) {
     EXPECT_EQ(described.status().code(), Exit::kBadData) << name;
     return described.status().message();
   };
-  EXPECT_NE(refused("glm4_moe", Json::object()).find("its family is none of mixtral, olmoe"),
+  EXPECT_NE(refused("lfm2_moe", Json::object()).find("its family is none of mixtral, olmoe"),
             std::string::npos);
+  EXPECT_NE(refused("glm4_moe", Json::object()).find("by groups"), std::string::npos);
+  EXPECT_NE(refused("gpt_oss", Json::object()).find("slope of SwiGLU"), std::string::npos);
+  EXPECT_NE(refused("gpt_oss", {{"swiglu_limit", 7.0}}).find("\"beta_fast\""), std::string::npos);
+  EXPECT_NE(refused("gpt_oss", {{"swiglu_limit", 7.0},
+                                {"rope_parameters", {{"rope_type", "default"}}},
+                                {"layer_types", {"full_attention", "sliding_attention"}}})
+                .find("every other layer"),
+            std::string::npos);
+  EXPECT_NE(refused("olmoe", Json::object()).find("fewer heads of keys"), std::string::npos);
+  EXPECT_NE(refused("dots1", Json::object()).find("fewer heads of keys"), std::string::npos);
   EXPECT_NE(refused("qwen3_moe_tiny", Json::object()).find("layers without experts"),
             std::string::npos);
   EXPECT_NE(refused("qwen3_moe_tied", Json::object()).find("norm_topk_prob"), std::string::npos);
@@ -248,6 +301,57 @@ TEST(Gguf, TheByteTokenizerIsThere) {
   GgufEntries small;
   EXPECT_EQ(add_tokenizer_entries(dir.path(), 256, small).code(), Exit::kBadData)
       << "the model has fewer ids";
+}
+
+// Tokenizers of published models (tests/golden/tokenizers).
+GgufText file_of_tokenizer(const TempDir& dir, const std::string& name) {
+  const std::string base = golden("tokenizers/" + name);
+  put_file(dir.file("tokenizer.json"), get_zstd_file(base + ".json.zst"));
+  put_file(dir.file("tokenizer_config.json"), get_file(base + ".config.json"));
+  GgufEntries entries;
+  const Status added = add_tokenizer_entries(dir.path(), 160000, entries);
+  CHECK(added.ok(), "%s", added.message().c_str());
+  auto writer = GgufWriter::create(dir.file(name + ".gguf"), entries, {});
+  CHECK(writer.ok() && writer->finish().ok());
+  return GgufText(dir.file(name + ".gguf"));
+}
+
+TEST(Gguf, WordsOfPublishedTokenizersHaveANameInLlama) {
+  for (const auto& [name, pre] :
+       {std::pair("gpt2", "gpt-2"), {"qwen2", "qwen2"}, {"smollm2", "smollm"}}) {
+    TempDir dir;
+    const GgufText file = file_of_tokenizer(dir, name);
+    EXPECT_EQ(file.entry("tokenizer.ggml.model"), "gpt2") << name;
+    EXPECT_EQ(file.entry("tokenizer.ggml.pre"), pre) << name;
+    EXPECT_GT(file.entry("tokenizer.ggml.merges").size(), 10000u) << name;
+    EXPECT_FALSE(file.has("tokenizer.ggml.scores")) << name;
+  }
+}
+
+// Ids as in Mixtral's tokenizer.model: <unk>, <s>, </s>, the bytes, then the pieces.
+TEST(Gguf, SentencePiecesHaveScores) {
+  TempDir dir;
+  const GgufText file = file_of_tokenizer(dir, "mixtral");
+  EXPECT_EQ(file.entry("tokenizer.ggml.model"), "llama");
+  const Json tokens = file.entry("tokenizer.ggml.tokens");
+  const Json kinds = file.entry("tokenizer.ggml.token_type");
+  const Json scores = file.entry("tokenizer.ggml.scores");
+  EXPECT_EQ(kinds[0], 2) << "<unk>";
+  EXPECT_EQ(kinds[1], 3) << "<s>";
+  EXPECT_EQ(tokens[3 + 10], "<0x0A>");
+  EXPECT_EQ(kinds[3 + 10], 6);
+  EXPECT_EQ(file.entry("tokenizer.ggml.bos_token_id"), 1);
+  EXPECT_EQ(file.entry("tokenizer.ggml.eos_token_id"), 2);
+  EXPECT_EQ(file.entry("tokenizer.ggml.add_bos_token"), true);
+  EXPECT_EQ(file.entry("tokenizer.ggml.add_space_prefix"), true);
+  const auto score_of = [&](const char* token) {
+    const auto found = std::find(tokens.begin(), tokens.end(), token);
+    CHECK(found != tokens.end(), "no %s", token);
+    return scores[static_cast<size_t>(found - tokens.begin())].get<float>();
+  };
+  EXPECT_GT(score_of("\xe2\x96\x81t"), score_of("\xe2\x96\x81the")) << "merged before it";
+  EXPECT_GT(score_of("\xe2\x96\x81the"), score_of("\xe2\x96\x81their"));
+  EXPECT_LT(score_of("\xe2\x96\x81t"), 0.0f);
 }
 
 // qwen3_moe_tiny's vocabulary has room for the byte tokenizer; a plain one of the same config is

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Compares what llama.cpp makes of an exported GGUF file with Transformers on the folder that it
+came from: the tokens of twenty prompts, and what is likeliest behind each.
+
+    pip install llama-cpp-py-sync          # llama.cpp's libraries in a wheel
+    pagoda export --checkpoint RUN --dtype fp32 --out FOLDER
+    pagoda export --checkpoint RUN --format gguf --dtype fp32 --out model.gguf
+    python tools/check_gguf.py FOLDER model.gguf [--new-tokens 24]
+
+Both compute in fp32, llama.cpp with a cache of fp32. A prompt's tokens are compared up to the first
+where Transformers' two best logits are within --gap of each other. Prints a line a prompt; exit 1
+where tokens differ or no prompt was compared.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from llama_cpp_py_sync import Llama
+from llama_cpp_py_sync._version import __llama_cpp_tag__
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers.utils import logging
+
+PROMPTS = [
+    "The capital of France is", "Once upon a time, in a village by the sea,",
+    "def fibonacci(n):\n", "Q: What is 12 + 30?\nA:", "The three laws of thermodynamics are",
+    "Photosynthesis is the process by which", "In 1969, the first human",
+    "A recipe for pancakes:\n1.", "Die Katze sitzt auf", "To be, or not to be:",
+    "  leading blanks", "tabs\tand\n\n\nlines", "123456 7.89", "it's o'clock, we'll go",
+    "Größe, naïve, 你好 👍", "<html><body>", "x", "ALL CAPITALS HERE", "a_b-c/d\\e",
+    "The end of the text is near. The end",
+]
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--new-tokens", type=int, default=24)
+    parser.add_argument("--gap", type=float, default=1e-3, help="between the two best logits")
+    return parser.parse_args()
+
+
+def llama_tokens(llama, prompt, count):
+    """Greedy, by llama.cpp; a token at a time behind the prompt."""
+    llama._clear_context_state()
+    past, tokens = llama._eval_tokens(prompt, 0), []
+    for _ in range(count):
+        logits = llama._lib.llama_get_logits_ith(llama._ctx, -1)
+        tokens.append(max(range(llama.n_vocab), key=lambda token: logits[token]))
+        past = llama._eval_tokens(tokens[-1:], past)
+    return tokens
+
+
+@torch.no_grad()
+def reference_tokens(model, prompt, count, gap):
+    """Greedy, by whole forwards, up to the first near-tie."""
+    tokens = list(prompt)
+    for _ in range(count):
+        logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
+        best, second = logits.topk(2).values
+        if best - second <= gap:
+            break
+        tokens.append(int(logits.argmax()))
+    return tokens[len(prompt):]
+
+
+def main():
+    args = parse_arguments()
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=torch.float32).eval()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(args.folder / "tokenizer.json"))
+    llama = Llama(str(args.file), n_ctx=512, n_batch=256, n_threads=1, flash_attn_type=0,
+                  type_k="f32", type_v="f32")
+    begin = [llama.bos_token] if llama._lib.llama_vocab_get_add_bos(llama._vocab) else []
+    wrong = compared = 0
+    for prompt in PROMPTS:
+        want = begin + tokenizer.encode(prompt, add_special_tokens=False)
+        got = llama.tokenize(prompt)
+        greedy = reference_tokens(model, want, args.new_tokens, args.gap)
+        ours = llama_tokens(llama, want, len(greedy))
+        compared += len(greedy)
+        word = "ok" if got == want and ours == greedy else "DIFFERS"
+        wrong += word != "ok"
+        print(f"{word:7} {len(want):3} tokens of the prompt, {len(greedy):3} behind it: {prompt!r}")
+        if got != want:
+            print(f"  tokens: {got}, expected {want}")
+        if ours != greedy:
+            print(f"  behind it: {ours}, expected {greedy}")
+    print(f"llama.cpp {__llama_cpp_tag__}: {len(PROMPTS)} prompts, {compared} tokens compared, "
+          f"{wrong} prompts differ")
+    return 1 if wrong or compared == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
