@@ -312,8 +312,11 @@ std::string summary(const std::vector<RunHistory>& runs) {
   out += figure_row(runs, "tokens a second", "%.1f", of("tokens_per_s"));
   out += figure_row(runs, "seconds a step", "%.3g", of("step_s"));
   out += figure_row(runs, "part of a step that device 0 waited", "%.3f", of("stall_share"));
-  out += figure_row(runs, "bytes read from disk a step", "%.4g", of("fetch_bytes"));
-  out += figure_row(runs, "bytes written to disk a step", "%.4g", of("write_back_bytes"));
+  const auto megabytes = [](const char* field) {
+    return [field](const RunHistory& run) { return of_mean(run, field) / 1e6; };
+  };
+  out += figure_row(runs, "MB read from disk a step", "%.3f", megabytes("fetch_bytes"));
+  out += figure_row(runs, "MB written to disk a step", "%.3f", megabytes("write_back_bytes"));
   out += figure_row(runs, "warnings", "%.0f",
                     [](const RunHistory& run) { return static_cast<double>(run.warnings.size()); });
   return out + "</table>\n";
