@@ -14,15 +14,19 @@ ExtentPool::ExtentPool(const PageLayout& layout, const std::vector<bool>& taken)
   }
 }
 
-bool ExtentPool::reserve(int64_t page_bytes, int extents) {
+bool ExtentPool::reserve(int64_t page_bytes, int extents, int later) {
   Size& size = sizes_[page_bytes];
-  if (size.unreserved < extents) return false;
-  size.unreserved -= extents;
+  const int64_t left = size.unreserved - extents;
+  if (left < 0 || left + size.cancelled - size.promised < later) return false;
+  size.unreserved = left;
+  size.promised += later;
   return true;
 }
 
-void ExtentPool::cancel_at_commit(int64_t page_bytes, int extents) {
-  sizes_[page_bytes].cancelled += extents;
+void ExtentPool::cancel(int64_t page_bytes, int extents, int later, bool not_yet) {
+  Size& size = sizes_[page_bytes];
+  size.unreserved += extents;
+  (not_yet ? size.promised : size.cancelled) += not_yet ? -later : later;
 }
 
 uint32_t ExtentPool::take(int64_t page_bytes) {
@@ -43,8 +47,8 @@ void ExtentPool::commit() {
   for (const uint32_t extent : left_) free(extent);
   left_.clear();
   for (auto& [bytes, size] : sizes_) {
-    size.unreserved += size.cancelled;
-    size.cancelled = 0;
+    size.unreserved += size.cancelled - size.promised;
+    size.cancelled = size.promised = 0;
   }
 }
 

@@ -17,11 +17,12 @@ class ExtentPool {
   // All extents of the layout are free but those that are `taken`.
   ExtentPool(const PageLayout& layout, const std::vector<bool>& taken);
 
-  // Sets `extents` for pages of `page_bytes` apart. False if there are not so many that nobody has
-  // reserved: then nothing changes.
-  bool reserve(int64_t page_bytes, int extents);
-  // They may be reserved again after the next commit().
-  void cancel_at_commit(int64_t page_bytes, int extents);
+  // Sets `extents` for pages of `page_bytes` apart, and from the next commit() on `later` more.
+  // False if nobody has so many left by then: then nothing changes.
+  bool reserve(int64_t page_bytes, int extents, int later = 0);
+  // Takes back what reserve() gave. `later` of them are still reserved until the next commit(), or
+  // `not_yet`, and would have been from then on.
+  void cancel(int64_t page_bytes, int extents, int later, bool not_yet);
 
   // Takes the extent that has been free for longest. REQUIRES: one is free.
   uint32_t take(int64_t page_bytes);
@@ -34,6 +35,7 @@ class ExtentPool {
     std::deque<uint32_t> free;  // in the order in which they became so
     int64_t unreserved = 0;
     int64_t cancelled = 0;  // will be unreserved at the next commit
+    int64_t promised = 0;   // will be reserved then
   };
   std::vector<int64_t> page_bytes_;  // by extent
   std::map<int64_t, Size> sizes_;    // by the bytes of a page

@@ -27,6 +27,7 @@ struct PageFile::Impl {
   struct Entry {
     bool present = false;
     bool committed = false;  // the committed checkpoint refers to it
+    bool adopted = false;    // since the last commit, so that no checkpoint refers to the page
     uint32_t extent = 0;
     uint64_t generation = 0;
     uint32_t checksum = 0;
@@ -161,7 +162,7 @@ Status PageFile::Impl::take_over(const std::vector<PageVersion>& versions) {
     if (entry.present) return mismatch(strf("page %u twice", version.page));
     if (taken[version.extent]) return mismatch(strf("extent %u twice", version.extent));
     taken[version.extent] = true;
-    entry = {true, true, version.extent, version.generation, version.checksum};
+    entry = {true, true, false, version.extent, version.generation, version.checksum};
   }
   for (size_t page = 0; page < pages.size(); ++page) {
     if (pages[page].durable && pages[page].here && !index[page].present) {
@@ -331,15 +332,6 @@ Status PageFile::remove(Storage* storage, const Options& options) {
   return Status();
 }
 
-int64_t PageFile::disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories,
-                             int spare) {
-  int64_t bytes = directories * kFirstExtentOffset;
-  for (const ExtentClass& c : extent_classes(pages, slots, spare)) {
-    bytes += c.extents * (kPageHeaderBytes + c.page_bytes);
-  }
-  return bytes;
-}
-
 Result<std::unique_ptr<PageFile>> PageFile::create(Storage* storage, const Options& options,
                                                    std::vector<PageSpec> pages) {
   auto impl = std::make_unique<Impl>(storage, options, std::move(pages));
@@ -424,17 +416,24 @@ void PageFile::drop(PageId page) {
 
 void PageFile::adopt(PageId page) {
   CHECK(page < impl_->pages.size() && !impl_->pages[page].here, "page %u is here", page);
-  impl_->pages[page].here = true;
-  CHECK(impl_->reserve(page), "page %u has no room here", page);
+  PageSpec& spec = impl_->pages[page];
+  spec.here = true;
+  const int later = spec.extents(impl_->options.slots) - 1;
+  CHECK(impl_->pool.reserve(spec.bytes, 1, later), "page %u has no room here", page);
+  impl_->index[page].adopted = later > 0;
 }
 
 void PageFile::release(PageId page) {
   CHECK(page < impl_->pages.size() && impl_->pages[page].here, "page %u is not here", page);
   PageSpec& spec = impl_->pages[page];
-  impl_->forget(page);
-  impl_->pool.cancel_at_commit(spec.bytes, spec.extents(impl_->options.slots));
+  Impl::Entry& entry = impl_->index[page];
+  const int later = spec.extents(impl_->options.slots) - 1;
+  // No checkpoint refers to a newest version that is not committed.
+  if (entry.committed) impl_->forget(page);
+  if (entry.present) impl_->pool.free(entry.extent);
+  impl_->pool.cancel(spec.bytes, 1, later, entry.adopted);
+  entry.present = entry.adopted = false;
   spec.here = false;
-  if (impl_->options.slots == 1) impl_->pool.commit();  // there are no checkpoints to wait for
 }
 
 Status PageFile::status() const {
@@ -465,6 +464,7 @@ void PageFile::committed() {
   impl_->require_quiet();
   for (size_t page = 0; page < impl_->pages.size(); ++page) {
     impl_->index[page].committed = impl_->pages[page].durable && impl_->index[page].present;
+    impl_->index[page].adopted = false;
   }
   impl_->pool.commit();
 }

@@ -70,8 +70,8 @@ class PageFile {
     int slots = 2;  // extents per durable page; 1 when the run keeps no checkpoints
     PageTrace trace = {};
     bool read_only = false;  // open() only: no write is made, and others may read too
-    // create() only: more extents of each size that durable pages have. A page that moves in needs
-    // its own before those of one that moves out are free.
+    // create() only: more extents of each size that durable pages have, for pages that move in
+    // beyond those that move out.
     int spare = 0;
     std::string path(size_t k) const {
       return strf("%s/%s.%zu", directories[k].c_str(), name.c_str(), k);
@@ -128,12 +128,12 @@ class PageFile {
   // Forgets a scratch page's content.
   void drop(PageId page);
 
-  // From now on the page is here; a durable one must have content at the next versions().
-  // REQUIRES: it was not, and there is room: spare extents, or those of a page of its size that was
-  // released before the last committed().
+  // From now on the page is here; a durable one must have content at the next versions(). Until
+  // then it needs one extent, and from then on as many as others. REQUIRES: it was not, and there
+  // is room: spare extents, or those of a page of its kind and size that was released.
   void adopt(PageId page);
   // From now on the page is not here. What is committed of a durable page stays on disk until the
-  // next committed(); in a run without checkpoints its room is free at once. REQUIRES: it was here.
+  // next committed(), and the rest of its room is free at once. REQUIRES: it was here.
   void release(PageId page);
 
   // First error of any transfer so far. Thread-safe.

@@ -199,6 +199,15 @@ std::vector<ExtentClass> extent_classes(const std::vector<PageSpec>& pages, int 
   return classes;
 }
 
+int64_t PageFile::disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories,
+                             int spare) {
+  int64_t bytes = directories * kFirstExtentOffset;
+  for (const ExtentClass& c : extent_classes(pages, slots, spare)) {
+    bytes += c.extents * (kPageHeaderBytes + c.page_bytes);
+  }
+  return bytes;
+}
+
 PageLayout PageLayout::of_classes(std::vector<ExtentClass> classes, size_t files) {
   PageLayout layout;
   layout.classes = std::move(classes);

@@ -249,6 +249,22 @@ void Pager::discard(PageId page) {
   if (stored && !file_->pages()[page].durable) file_->drop(page);
 }
 
+uint64_t Pager::generation_in_host(PageId page) const {
+  const int host = residency_.devices();
+  const int32_t slot = residency_.slot_at(page, Place::host());
+  CHECK(slot != kNoSlot, "page %u is not in the host", page);
+  return slots_[options_.page_class[page]][host][slot].generation;
+}
+
+void Pager::replace(PageId out, PageId in) {
+  disk_ready_[out].wait();
+  residency_.discard(out);
+  residency_.replace(out, in);
+  std::swap(options_.page_class[out], options_.page_class[in]);
+  file_->release(out);
+  file_->adopt(in);
+}
+
 Status Pager::flush() {
   for (PageId page = 0; page < file_->pages().size(); ++page) {
     if (!file_->pages()[page].durable || !file_->pages()[page].here) continue;

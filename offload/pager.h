@@ -85,6 +85,12 @@ class Pager {
   void keep(std::span<const PageId> pages) { residency_.keep(pages); }
   void discard(PageId page);
   void set_on_disk(PageId page) { residency_.set_on_disk(page); }
+  // The generation of the page's content in the host. REQUIRES: it is there.
+  uint64_t generation_in_host(PageId page) const;
+  // Page `in` of another page file is here in the place of `out`, whose content is discarded, from
+  // now on. It has no content yet. REQUIRES: `out` is not leased, `in` is not here, both have one
+  // size, and nothing is foreseen.
+  void replace(PageId out, PageId in);
 
   // Writes every durable page of the file whose newest version is not on disk, waits for all
   // transfers, and reports the first error so far. No lease may be held.

@@ -375,6 +375,17 @@ void Residency::set_on_disk(PageId page) {
   on_disk_[page] = 1;
 }
 
+void Residency::replace(PageId out, PageId in) {
+  CHECK(!has_content(out) && !has_content(in), "page %u cannot take the place of page %u", in, out);
+  CHECK(page_class_[out] != kNoSlotClass && page_class_[in] == kNoSlotClass);
+  std::swap(page_class_[out], page_class_[in]);
+  std::swap(kept_in_host_[out], kept_in_host_[in]);
+  kept_[out] = kept_[in] = 0;
+  for (ForeseenUse& use : cycle_) {
+    if (use.page == out) use.page = in;
+  }
+}
+
 bool Residency::has_content(PageId page) const { return copies(page) > 0; }
 
 bool Residency::valid_at(PageId page, Place place) const {

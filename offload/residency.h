@@ -120,6 +120,9 @@ class Residency {
   void discard(PageId page);
   // Says that the page's content is on disk (at the start of a resumed run). REQUIRES: no content.
   void set_on_disk(PageId page);
+  // From now on `in` is a page of the class of `out`, in whose place it is, and `out` is never used
+  // here. REQUIRES: neither has content, `in` has no class, and nothing is foreseen.
+  void replace(PageId out, PageId in);
 
   bool has_content(PageId page) const;
   bool valid_at(PageId page, Place place) const;

@@ -94,16 +94,20 @@ Result<FoundStore> read_store(Storage* storage, const std::vector<int>& files,
     store.layout = PageLayout::of_classes(
         good ? blocks[0].classes : std::vector<ExtentClass>(), files.size());
   }
+  // Stores from before pages moved were made with those elsewhere as not durable.
+  std::vector<PageSpec> before = pages;
+  for (PageSpec& page : before) page.durable = page.durable && page.here;
   for (size_t i = 0; i < files.size(); ++i) {
     const Superblock& block = blocks[i];
-    if (block != superblock_of(store.layout, pages, slots, store.id, i)) {
-      return Status(
-          Exit::kMismatch,
-          strf("%s was made for other pages or directories (file %u of %u, %u pages, %u "
-               "slots; expected file %zu of %zu, %zu pages, %d slots); use the run file "
-               "it was made with",
-               paths[i].c_str(), block.directory_index, block.directory_count, block.page_count,
-               block.slots, i, files.size(), counted_pages(pages), slots));
+    if (block != superblock_of(store.layout, pages, slots, store.id, i) &&
+        block != superblock_of(store.layout, before, slots, store.id, i)) {
+      return Status(Exit::kMismatch,
+                    strf("%s was made for other pages or directories (file %u of %u, %u pages, %u "
+                         "slots; expected file %zu of %zu, %zu pages, %d slots); use the run file "
+                         "it was made with",
+                         paths[i].c_str(), block.directory_index, block.directory_count,
+                         block.page_count, block.slots, i, files.size(), counted_pages(pages),
+                         slots));
     }
     if (const int64_t bytes = storage->length(files[i]); bytes != block.file_bytes) {
       return Status(Exit::kMismatch,

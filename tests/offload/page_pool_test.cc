@@ -251,6 +251,66 @@ TEST_F(PoolTest, RecordsMoveBackAndForth) {
   store.file.reset();
 }
 
+// Pages that change places with those of another store need no more room than there was, whether
+// what leaves was written since the commit or not, and however often they come and go.
+TEST_F(PoolTest, PagesChangePlacesWithoutMoreRoom) {
+  make(pages_of_records({0, 1}), 0);
+  for (PageId page = 0; page < 4; ++page) write(page);
+  commit();
+  std::set<PageId> here = {0, 1, 2, 3};
+  for (int round = 0; round < 200; ++round) {
+    const auto dice = philox(11, RandomPurpose::kTest, static_cast<uint64_t>(round), 0);
+    const auto other = [&](uint32_t n) {  // one that is not here
+      std::vector<PageId> away;
+      for (PageId page = 0; page < 6; ++page) {
+        if (here.count(page) == 0) away.push_back(page);
+      }
+      return away[n % away.size()];
+    };
+    for (uint32_t swap = 0; swap < dice[0] % 4; ++swap) {
+      const PageId out = *std::next(here.begin(), (dice[1] >> swap) % 4),
+                   in = other(dice[2] >> swap);
+      if ((dice[3] >> swap) % 2 == 0) write(out);
+      store.file->release(out);
+      store.file->adopt(in);
+      here.erase(out);
+      here.insert(in);
+      if ((dice[3] >> (8 + swap)) % 2 == 0) write(in);
+      expect_saved();
+    }
+    if (round % 3 != 0) continue;
+    for (const PageId page : here) {
+      write(page);
+      write(page);
+    }
+    expect_saved();
+    sync();
+    expect_saved();
+    committed();
+    expect_saved();
+    for (const PageId page : here) ASSERT_OK(store.expect(page, stamps[page]));
+  }
+}
+
+// A store from before pages moved says of those elsewhere that they are not durable.
+TEST_F(PoolTest, StoresFromBeforePagesMovedAreGoneOnWith) {
+  std::vector<PageSpec> before = pages_of_records({0, 1});
+  for (PageSpec& page : before) page.durable = page.durable && page.here;
+  make(before, 0);
+  for (PageId page = 0; page < 4; ++page) write(page);
+  commit();
+  store.file.reset();
+  store.pages = pages_of_records({0, 1});
+  ASSERT_OK(store.open(saved.id, saved.versions));
+  store.file->release(0);
+  store.file->adopt(4);
+  write(4);
+  ASSERT_OK(store.expect(4, stamps[4]));
+  store.file.reset();
+  store.pages[4].bytes *= 2;
+  EXPECT_EQ(store.open(saved.id, saved.versions).code(), Exit::kMismatch);
+}
+
 // A run without checkpoints has none to wait for: what leaves makes room at once.
 TEST_F(PoolTest, WithoutCheckpointsPagesMoveAtOnce) {
   store.options.slots = 1;

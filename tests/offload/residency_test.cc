@@ -190,6 +190,55 @@ TEST(Residency, EverythingFitsMovesNothing) {
   EXPECT_TRUE(moves.empty());
 }
 
+// Pages of which others are elsewhere change places with those, in the middle of cycles and with
+// some kept in the host: what is here is used as if it had always been.
+TEST(Residency, PagesChangePlaces) {
+  constexpr PageId kPages = 24;
+  std::vector<uint16_t> page_class;
+  for (PageId page = 0; page < kPages; ++page) {
+    page_class.push_back(page % 3 == 0 ? uint16_t{0} : kNoSlotClass);
+  }
+  Residency residency(2, {{{2, 3}, 6, 2, 3, 3}}, page_class);
+  MemoryModel model(residency, kPages);
+  std::vector<PageId> here;
+  for (PageId page = 0; page < kPages; page += 3) here.push_back(page);
+  Trial trial(3);
+  std::vector<Move> moves;
+  std::vector<int32_t> slots;
+  int64_t version = 0;
+  const auto use = [&](PageId page, Place place, Access access) {
+    const PageUse of{page, place, access};
+    moves.clear();
+    residency.acquire({&of, 1}, moves, slots);
+    for (const Move& move : moves) model.carry_out(move);
+    model.use(of, slots[0], ++version);
+    residency.release({&of, 1});
+    residency.check_invariants();
+  };
+  for (const PageId page : here) use(page, Place::host(), Access::kCreate);
+  for (int round = 0; round < 300; ++round) {
+    if (round % 2 == 0) residency.begin_cycle();
+    std::vector<PageUse> future;
+    for (const PageId page : here) future.push_back({page, Place::on_device(round % 2)});
+    residency.foresee(future);
+    for (const PageId page : here) use(page, Place::on_device(round % 2), Access::kRead);
+    residency.foresee({});
+    residency.foresee_later({});
+    for (int swaps = trial.pick(4); swaps > 0; --swaps) {
+      PageId& out = here[static_cast<size_t>(trial.pick(8))];
+      PageId in = 0;
+      while (residency.page_class(in) != kNoSlotClass) in = static_cast<PageId>(trial.pick(kPages));
+      residency.discard(out);
+      residency.replace(out, in);
+      EXPECT_EQ(residency.page_class(out), kNoSlotClass);
+      out = in;
+      use(in, Place::host(), Access::kCreate);
+    }
+  }
+  EXPECT_GT(model.moves(Move::Kind::kFetch), 0);
+  EXPECT_GT(model.moves(Move::Kind::kWriteBack), 0);
+}
+
 // Forward then backward over all pages is a palindrome; LRU misses as often as the clairvoyant
 // optimum: pages minus slots in each direction after the first pass.
 TEST(Residency, PalindromeMissesAreMinimal) {
