@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "base/bytes.h"
 #include "plan/refusals.h"
@@ -39,10 +40,15 @@ Status check_tokens(std::span<const int64_t> tokens_per_expert, size_t experts) 
 
 class HillClimb {
  public:
+  // token_s: [device]
   HillClimb(std::span<const int64_t> tokens, const ExpertDevices& device_of_expert,
-            int32_t devices)
-      : tokens_(tokens), loads_(device_loads(tokens, device_of_expert, devices)) {
-    experts_.resize(static_cast<size_t>(devices));
+            std::vector<double> token_s)
+      : tokens_(tokens), token_s_(std::move(token_s)) {
+    const auto devices = static_cast<int32_t>(token_s_.size());
+    for (const int64_t load : device_loads(tokens, device_of_expert, devices)) {
+      loads_.push_back(static_cast<double>(load) * token_s_[loads_.size()]);
+    }
+    experts_.resize(token_s_.size());
     for (size_t e = 0; e < device_of_expert.size(); ++e) {
       experts_[static_cast<size_t>(device_of_expert[e])].push_back(static_cast<int32_t>(e));
     }
@@ -61,7 +67,7 @@ class HillClimb {
   struct Choice {
     size_t device = 0;
     Places given, taken;
-    int64_t fuller = 0;  // load of the fuller of the two devices afterwards
+    double fuller = 0;  // load of the fuller of the two devices afterwards
   };
 
   size_t fullest() const {
@@ -76,16 +82,22 @@ class HillClimb {
   void try_pairs(size_t fullest, size_t other, std::optional<Choice>& best) const;
   void carry_out(size_t fullest, const Choice& choice, Migration& migration);
 
+  void give(size_t from, size_t to, int64_t tokens) {
+    loads_[from] -= static_cast<double>(tokens) * token_s_[from];
+    loads_[to] += static_cast<double>(tokens) * token_s_[to];
+  }
+
   std::span<const int64_t> tokens_;
-  std::vector<int64_t> loads_;                 // [device]
+  std::vector<double> token_s_, loads_;        // [device]
   std::vector<std::vector<int32_t>> experts_;  // [device]
 };
 
 // Keeps in `best` an exchange that leaves the fuller of both devices emptier than it does. For two
 // devices, whose sum stays, the best one brings their loads closest.
 void HillClimb::try_swap(size_t fullest, const Choice& choice, std::optional<Choice>& best) const {
-  const int64_t given = choice.given.tokens - choice.taken.tokens;
-  const int64_t fuller = std::max(loads_[fullest] - given, loads_[choice.device] + given);
+  const auto given = static_cast<double>(choice.given.tokens - choice.taken.tokens);
+  const double fuller = std::max(loads_[fullest] - given * token_s_[fullest],
+                                 loads_[choice.device] + given * token_s_[choice.device]);
   if (fuller >= (best ? best->fuller : loads_[fullest])) return;
   best = choice;
   best->fuller = fuller;
@@ -118,9 +130,11 @@ std::vector<HillClimb::Places> HillClimb::pairs(size_t device) const {
 void HillClimb::try_pairs(size_t fullest, size_t other, std::optional<Choice>& best) const {
   const std::vector<Places> others = pairs(other);
   for (const Places& given : pairs(fullest)) {
-    const int64_t wanted = given.tokens - (loads_[fullest] - loads_[other]) / 2;
-    const auto above = std::partition_point(
-        others.begin(), others.end(), [&](const Places& p) { return p.tokens < wanted; });
+    const double wanted = static_cast<double>(given.tokens) -
+                          (loads_[fullest] - loads_[other]) / (token_s_[fullest] + token_s_[other]);
+    const auto above = std::partition_point(others.begin(), others.end(), [&](const Places& p) {
+      return static_cast<double>(p.tokens) < wanted;
+    });
     if (above != others.end()) try_swap(fullest, {other, given, *above, 0}, best);
     if (above != others.begin()) try_swap(fullest, {other, given, *(above - 1), 0}, best);
   }
@@ -130,9 +144,7 @@ void HillClimb::carry_out(size_t fullest, const Choice& choice, Migration& migra
   for (size_t i = 0; i < choice.given.count; ++i) {
     int32_t& a = experts_[fullest][choice.given.at[i]];
     int32_t& b = experts_[choice.device][choice.taken.at[i]];
-    const int64_t given = tokens_[static_cast<size_t>(a)] - tokens_[static_cast<size_t>(b)];
-    loads_[fullest] -= given;
-    loads_[choice.device] += given;
+    give(fullest, choice.device, tokens_[static_cast<size_t>(a)] - tokens_[static_cast<size_t>(b)]);
     migration.swaps.push_back({a, b});
     std::swap(migration.device_of_expert[static_cast<size_t>(a)],
               migration.device_of_expert[static_cast<size_t>(b)]);
@@ -187,11 +199,18 @@ std::vector<int64_t> device_loads(std::span<const int64_t> tokens_per_expert,
 
 Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
                                    const ExpertDevices& device_of_expert, int32_t devices,
-                                   SwapPartner partner, int most_swaps) {
+                                   SwapPartner partner, int most_swaps,
+                                   std::span<const double> token_s) {
   RETURN_IF_ERROR(check_devices(device_of_expert, devices));
   RETURN_IF_ERROR(check_tokens(tokens_per_expert, device_of_expert.size()));
   RETURN_IF_ERROR(check_integer("most_swaps", most_swaps, 0));
-  HillClimb climb(tokens_per_expert, device_of_expert, devices);
+  std::vector<double> times(static_cast<size_t>(devices), 1);
+  if (!token_s.empty()) {
+    RETURN_IF_ERROR(check_count("times of a token", token_s.size(), times.size()));
+    RETURN_IF_ERROR(check_rates("times of a token", token_s));
+    times.assign(token_s.begin(), token_s.end());
+  }
+  HillClimb climb(tokens_per_expert, device_of_expert, std::move(times));
   Migration migration{device_of_expert, {}};
   for (int left = most_swaps; left > 0 && climb.climb(partner, left, migration);) {
     left = most_swaps - static_cast<int>(migration.swaps.size());

@@ -1,7 +1,7 @@
 // Moves experts between the devices of an expert-parallel group, so that routing which favours some
 // experts loads all devices evenly (Piper, section VI). It finds swaps by hill-climbing and counts
 // what they cost. A swap keeps the number of experts of each device. `pagoda plan --routing` says
-// what that would bring; no run moves homes yet. Pure.
+// what that would bring; plan/exchange/home_moves.h does it in a run. Pure.
 //
 // Algorithm 2 swaps between the fullest device and the emptiest, taking each time the pair of
 // experts that brings their loads closest, while that helps. Taking the best swap of the fullest
@@ -50,12 +50,15 @@ std::vector<int64_t> device_loads(std::span<const int64_t> tokens_per_expert,
 // first, counting devices and experts from below. Every swap, or two at once, lowers the sum of the
 // squares of loads, so it ends. Two at once count as two in `swaps` and for most_swaps. kUsage: no
 // expert or device, sizes that differ, a device out of range or without an expert, tokens that are
-// negative or too many to be summed. O(swaps * (E / devices)^2), kAny: times devices; kAnyTwice:
-// times log(E / devices) for each two at once.
+// negative or too many to be summed, times of another number or not above zero. O(swaps * (E /
+// devices)^2), kAny: times devices; kAnyTwice: times log(E / devices) for each two at once.
+// `token_s`: [device] how long a token takes it, by which loads are measured; empty: devices are
+// equal, as in the paper.
 Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
                                    const ExpertDevices& device_of_expert, int32_t devices,
                                    SwapPartner partner = SwapPartner::kAny,
-                                   int most_swaps = kMostSwaps);
+                                   int most_swaps = kMostSwaps,
+                                   std::span<const double> token_s = {});
 
 struct MigrationCost {
   int64_t moved_experts = 0;

@@ -371,6 +371,51 @@ TEST(ExpertMigration, OfAWholeLayerIsTableIV) {
   EXPECT_NEAR(mixtral.seconds * 1e3, 56.4, 0.05);
 }
 
+// On unequal devices loads are times: it ends where no swap of the one that ends last lets it, and
+// the other, end earlier.
+TEST(ExpertMigration, OfUnequalDevices) {
+  const std::vector<int64_t> known = {300, 200, 400, 100};
+  const double two[] = {1, 2};  // device 1 has 500 tokens in 1000
+  EXPECT_EQ(balance_by_swaps(known, {0, 0, 1, 1}, 2, SwapPartner::kAny, kMostSwaps, two)
+                .take()
+                .device_of_expert,
+            (ExpertDevices{0, 1, 0, 1}));  // 700 tokens in 700, 300 in 600
+  std::mt19937_64 random(21);
+  const std::vector<double> token_s = {1, 0.5, 2};
+  int swaps = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<int64_t> tokens;
+    for (int e = 0; e < 12; ++e) tokens.push_back(static_cast<int64_t>(random() % 1000));
+    const auto ends = [&](const ExpertDevices& at) {
+      std::vector<double> time(3, 0);
+      for (size_t e = 0; e < 12; ++e) {
+        const auto d = static_cast<size_t>(at[e]);
+        time[d] += static_cast<double>(tokens[e]) * token_s[d];
+      }
+      return time;
+    };
+    const ExpertDevices from = in_order(12, 3);
+    const Migration moved =
+        balance_by_swaps(tokens, from, 3, SwapPartner::kAny, kMostSwaps, token_s).take();
+    swaps += static_cast<int>(moved.swaps.size());
+    const std::vector<double> end = ends(moved.device_of_expert), start = ends(from);
+    const auto last = std::max_element(end.begin(), end.end()) - end.begin();
+    EXPECT_LE(end[static_cast<size_t>(last)], *std::max_element(start.begin(), start.end()));
+    for (size_t a = 0; a < 12; ++a) {
+      for (size_t b = 0; b < 12; ++b) {
+        ExpertDevices other = moved.device_of_expert;
+        if (other[a] != last || other[b] == last) continue;
+        const auto device = static_cast<size_t>(other[b]);
+        std::swap(other[a], other[b]);
+        const std::vector<double> then = ends(other);
+        EXPECT_GE(std::max(then[static_cast<size_t>(last)], then[device]) + 1e-6,
+                  end[static_cast<size_t>(last)]);
+      }
+    }
+  }
+  EXPECT_GT(swaps, 200);
+}
+
 TEST(ExpertMigration, RefusesNonsense) {
   const std::vector<int64_t> tokens = {1, 2, 3, 4};
   const ExpertDevices from = {0, 0, 1, 1};
@@ -387,6 +432,9 @@ TEST(ExpertMigration, RefusesNonsense) {
   const std::vector<int64_t> huge(4, std::numeric_limits<int64_t>::max() / 2);
   EXPECT_EQ(code(balance_by_swaps(huge, from, 2)), Exit::kUsage);
   EXPECT_EQ(code(balance_by_swaps(tokens, from, 2, SwapPartner::kAny, -1)), Exit::kUsage);
+  for (const std::vector<double>& times : {std::vector<double>{1}, {1, 0}, {1, std::nan("")}}) {
+    EXPECT_EQ(code(balance_by_swaps(tokens, from, 2, SwapPartner::kAny, 9, times)), Exit::kUsage);
+  }
   EXPECT_EQ(code(migration_cost(from, {0, 1}, 2, 1, 1)), Exit::kUsage);
   EXPECT_EQ(code(migration_cost(from, from, 2, 0, 1)), Exit::kUsage);
   EXPECT_EQ(code(migration_cost(from, from, 2, 1, std::nan(""))), Exit::kUsage);
