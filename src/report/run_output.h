@@ -10,7 +10,7 @@
 
 #include "base/directory.h"
 #include "base/status.h"
-#include "train/start_mark.h"
+#include "checkpoint/start_mark.h"
 
 namespace pagoda {
 

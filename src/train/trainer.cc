@@ -8,7 +8,7 @@
 #include "optim/schedule.h"
 #include "tokenizer/text_stream.h"
 #include "train/batch.h"
-#include "train/start_mark.h"
+#include "checkpoint/start_mark.h"
 
 namespace pagoda {
 namespace {

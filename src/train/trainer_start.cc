@@ -13,7 +13,7 @@
 #include "train/model_input.h"
 #include "train/page_move.h"
 #include "train/prompts.h"
-#include "train/start_mark.h"
+#include "checkpoint/start_mark.h"
 #include "train/trainer.h"
 
 namespace pagoda {

@@ -11,10 +11,10 @@
 #include <thread>
 
 #include "base/descriptor.h"
+#include "checkpoint/start_mark.h"
 #include "parallel/host_name.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
-#include "train/start_mark.h"
 
 namespace pagoda {
 namespace {

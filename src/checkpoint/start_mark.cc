@@ -1,4 +1,4 @@
-#include "train/start_mark.h"
+#include "checkpoint/start_mark.h"
 
 #include <algorithm>
 #include <sstream>
@@ -57,9 +57,10 @@ void warn_of_files_elsewhere(const std::vector<MarkedFile>& files,
                              const std::vector<std::string>& hosts) {
   for (const MarkedFile& file : files) {
     if (file.host.empty() || std::ranges::count(hosts, file.host) > 0) continue;
-    log_warn(strf("%s was left by an earlier start on %s, where this run has no process: remove it "
-                  "there if it is there",
-                  printable(file.path).c_str(), printable(file.host).c_str()));
+    log_warn(
+        strf("%s was left by an earlier start on %s, where this run has no process: remove it "
+             "there if it is there",
+             printable(file.path).c_str(), printable(file.host).c_str()));
   }
 }
 
