@@ -54,7 +54,7 @@ ROOMS = {
     "plan/exchange": PLAN | {"plan/step"},
     "config": {"base", "hardware", "device", "kernels", "offload", "optim", "model", "data",
                "plan/step", "plan/machine"},
-    "train": RUN,
+    "train": RUN | {"plan/exchange"},
     "preview": RUN | {"plan/exchange", "plan/forecast", "plan/search", "plan/zebra", "train"},
     "report": RUN | {"train"},
     "commands": RUN | {"train", "preview", "report", "gguf"},

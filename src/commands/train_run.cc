@@ -264,6 +264,7 @@ bool TrainRun::samples_due() const {
 Status TrainRun::between_steps() {
   ASSIGN_OR_RETURN(int stopped_by, signal());
   if (stopped_by != 0) return stop(stopped_by);
+  RETURN_IF_ERROR(balance_homes());
   const bool evaluates = due(config_.train.eval_steps) && trainer_->can_evaluate();
   const bool samples = samples_due() && trainer_->can_sample();
   if (evaluates) RETURN_IF_ERROR(evaluate());
@@ -273,6 +274,26 @@ Status TrainRun::between_steps() {
     if (stopped_by != 0) return stop(stopped_by);
   }
   if (due(config_.train.save_steps)) RETURN_IF_ERROR(save());
+  return Status();
+}
+
+// Experts that exchange homes are told of, with what that was expected to take and bring.
+Status TrainRun::balance_homes() {
+  ASSIGN_OR_RETURN(const Trainer::Moved moved, trainer_->balance_homes());
+  const HomeMoves& moves = moved.moves;
+  if (moves.swaps.empty()) return Status();
+  const int64_t experts = 2 * std::ssize(moves.swaps);
+  log_info(
+      strf("step %lld: %lld experts exchanged homes, %s in %.2f s; a step should take %.1f %% "
+           "less",
+           (long long)trainer_->steps_done(), (long long)experts, format_bytes(moves.bytes).c_str(),
+           moved.took_s, 100 * moves.gain_s / step_s_));
+  write(MetricsType::kMove, {{"step", trainer_->steps_done()},
+                             {"experts", experts},
+                             {"bytes", moves.bytes},
+                             {"move_s", moved.took_s},
+                             {"expected_move_s", moves.move_s},
+                             {"expected_gain_s", moves.gain_s}});
   return Status();
 }
 

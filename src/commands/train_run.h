@@ -46,6 +46,7 @@ class TrainRun {
   bool due(int64_t every) const;
   bool samples_due() const;
   Status between_steps();
+  Status balance_homes();
   Status stop(int signal);
   Status evaluate();
   Status sample();

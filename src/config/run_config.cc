@@ -103,6 +103,7 @@ Status check_counts(const RunConfig& c) {
   }
   const int64_t most = devices->empty() ? kMostDevices : c.num_devices();
   RETURN_IF_ERROR(check_range("parallel.attention_devices", c.parallel.attention_devices, 0, most));
+  RETURN_IF_ERROR(check_range("parallel.migrate_steps", c.parallel.migrate_steps, 0, kMaxSteps));
   const double beat = c.parallel.heartbeat_s, deadline = c.parallel.deadline_s;
   if (!(beat >= 0.05 && beat <= kMostSeconds)) {
     return refuse("parallel.heartbeat_s", real_text(beat), "must be from 0.05 to 86400");

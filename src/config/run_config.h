@@ -95,6 +95,7 @@ struct RunConfig {
     PipelineOrder order = PipelineOrder::kBreadthFirst;
     ShareKind shares = ShareKind::kSpeed;
     PlaceKind place = PlaceKind::kStep;
+    int64_t migrate_steps = 0;
     double deadline_s = 60;
     double heartbeat_s = 5;
     bool nccl = true;

@@ -137,6 +137,10 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "where an expert is computed: step: by its tokens in each step, so that all devices end "
         "together; home: always on the same device, as where all weights stay on devices or "
         "memory.pin is set");
+  t.add("migrate_steps", c.parallel.migrate_steps, kRunOnly,
+        "interval at which experts may exchange homes, where devices or processes have had unequal "
+        "numbers of rows and that pays; 0: homes stay",
+        "steps");
   t.add("deadline_s", c.parallel.deadline_s, kRunOnly,
         "of several processes: one that is silent, or that a transfer waits for, is lost after "
         "this time",

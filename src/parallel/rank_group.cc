@@ -10,7 +10,7 @@
 namespace pagoda {
 namespace {
 
-// Bytes that pass() sends at a time: whoever waits sees that something comes.
+// Bytes that pass() and exchange() send at a time: whoever waits sees that something comes.
 constexpr size_t kMostPassed = size_t{8} << 20;
 
 // What a rank brings: an exit code, the rank that met the error, the message's length, the message
@@ -119,6 +119,20 @@ Result<int64_t> RankGroup::least(int64_t mine) {
 Result<int64_t> RankGroup::most(int64_t mine) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> all, numbers(mine));
   return *std::max_element(all.begin(), all.end());
+}
+
+Status RankGroup::exchange(int with, std::span<const std::byte> out, std::span<std::byte> in) {
+  CHECK(with != rank() && out.size() == in.size());
+  while (!out.empty()) {
+    const size_t piece = std::min(out.size(), kMostPassed);
+    const auto bytes = static_cast<int64_t>(piece);
+    const OutgoingPiece sent{with, out.data(), bytes};
+    const IncomingPiece came{with, in.data(), bytes};
+    RETURN_IF_ERROR(all_->exchange({&sent, 1}, {&came, 1}));
+    out = out.subspan(piece);
+    in = in.subspan(piece);
+  }
+  return Status();
 }
 
 Status RankGroup::pass(int from, int to, std::span<std::byte> data) {

@@ -64,6 +64,8 @@ class RankGroup {
 
   // Copies `data` from rank `from` to rank `to`, which both name the same bytes; others do nothing.
   Status pass(int from, int to, std::span<std::byte> data);
+  // Sends `out` to another rank while `in` comes from it, of as many bytes; that rank calls it too.
+  Status exchange(int with, std::span<const std::byte> out, std::span<std::byte> in);
 
  private:
   Communicator* all_ = nullptr;

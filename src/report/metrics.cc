@@ -20,6 +20,8 @@ const char* type_name(MetricsType type) {
       return "sample";
     case MetricsType::kCheckpoint:
       return "checkpoint";
+    case MetricsType::kMove:
+      return "move";
     case MetricsType::kWarn:
       return "warn";
   }

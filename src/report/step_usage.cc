@@ -97,6 +97,7 @@ SessionCounters SessionCounters::read(const Session& session) {
                            .expert_rows = executor.expert_rows(),
                            .expert_speeds = {},
                            .links = session.link() ? session.link()->counts() : Link::Counts(),
+                           .row_bytes = executor.row_bytes(),
                            .host_updates = executor.host_updates()};
   for (const DeviceSetup& device : session.options().own_setups()) {
     counters.devices.push_back(executor.device_time(static_cast<int>(counters.devices.size())));
@@ -122,6 +123,8 @@ StepUsage::StepUsage(const SessionCounters& before, const SessionCounters& after
   }
   imbalance = imbalance_of(rows, after.expert_speeds);
   links = links_between(before.links, after.links);
+  row_bytes = {after.row_bytes.copied - before.row_bytes.copied,
+               after.row_bytes.in_place - before.row_bytes.in_place};
   stalls = devices.front().stalls;
   const StreamTime optimizer = after.optimizer - before.optimizer;
   const auto waited_us =
@@ -175,6 +178,8 @@ void StepUsage::append_to(MetricsFields& fields) const {
                               {"write_back_bytes", write_back_bytes},
                               {"upload_bytes", upload_bytes},
                               {"download_bytes", download_bytes},
+                              {"copied_row_bytes", row_bytes.copied},
+                              {"in_place_row_bytes", row_bytes.in_place},
                               {"prefetches", prefetches},
                               {"prefetch_accuracy", prefetch_accuracy}};
   fields.insert(fields.end(), mine.begin(), mine.end());

@@ -25,6 +25,7 @@ struct SessionCounters {
   std::vector<int64_t> expert_rows;   // Executor's
   std::vector<double> expert_speeds;  // [device]
   Link::Counts links;
+  Executor::RowBytes row_bytes;
   int64_t host_updates = 0;  // updates of records on the optimizer's stream
 
   static SessionCounters read(const Session& session);
@@ -68,6 +69,7 @@ struct StepUsage {
   // over all layers; NaN: no row was computed.
   double imbalance = 0;
   Link::Counts links;  // [from, to] what travelled between devices
+  Executor::RowBytes row_bytes;  // of experts' rows on their way there
   // The least and the most of what devices worked, of step_s.
   std::pair<double, double> busy_shares() const;
 

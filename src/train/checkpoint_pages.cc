@@ -6,6 +6,7 @@
 #include "config/run_config.h"
 #include "parallel/host_name.h"
 #include "train/run_setup.h"
+#include "train/session.h"
 
 namespace pagoda {
 namespace {
@@ -48,12 +49,17 @@ Result<PageTable> page_table_of(const RunCheckpoint& checkpoint, const RunShape&
   return pages;
 }
 
-// The pages of one store, as its page file was made for: those that it lists are durable.
-std::vector<PageSpec> specs_of(const PageTable& pages, const CheckpointStore& store) {
-  std::vector<PageSpec> specs;
-  for (int64_t i = 0; i < pages.num_common(); ++i) {
-    const PageTable::Page& page = pages.pages[static_cast<size_t>(i)];
-    specs.push_back({page.bytes, page.record, false, false});
+// The pages of one store, as its page file was made for: of dense records, those that it lists are
+// durable (page_specs()).
+std::vector<PageSpec> specs_of(const RunShape& shape, const PageTable& pages,
+                               const CheckpointStore& store) {
+  std::vector<PageSpec> specs = page_specs(shape, pages);
+  specs.erase(specs.begin() + pages.num_common(), specs.end());
+  for (PageSpec& page : specs) {
+    const bool of_expert =
+        page.record < shape.records.size() && shape.records[page.record].expert >= 0;
+    page.durable = page.durable && of_expert;
+    page.here = false;
   }
   for (const PageVersion& version : store.pages) {
     if (version.page >= specs.size()) continue;  // PageFile::open() says so
@@ -118,9 +124,10 @@ Result<std::unique_ptr<CheckpointPages>> CheckpointPages::open_some(const RunChe
     const PageFile::Options options = {
         store.directories, store.file_name, static_cast<int>(checkpoint.page_slots), {}, true};
     const Status there = check_store_is_there(store, checkpoint.step, storage);
-    auto file = there.ok() ? PageFile::open(storage, options, specs_of(all->pages_, store),
-                                            store.store_id, store.pages)
-                           : Result<std::unique_ptr<PageFile>>(there);
+    auto file = there.ok()
+                    ? PageFile::open(storage, options, specs_of(all->shape_, all->pages_, store),
+                                     store.store_id, store.pages)
+                    : Result<std::unique_ptr<PageFile>>(there);
     all->statuses_.push_back(file.status());
     all->files_.push_back(file.ok() ? file.take() : nullptr);
   }

@@ -1,19 +1,55 @@
 #include "train/page_move.h"
 
 #include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/clock.h"
 
 namespace pagoda {
 
-bool is_at_home(const RunCheckpoint& checkpoint, const RunShape& shape, int ranks) {
-  if (std::ssize(checkpoint.stores) != ranks) return false;
+namespace {
+
+// [record] the rank whose store has its weights, -1 where none has. Empty: there are not `ranks`.
+std::vector<int> ranks_of_records(const RunCheckpoint& checkpoint, size_t records, int ranks) {
+  if (std::ssize(checkpoint.stores) != ranks) return {};
+  std::vector<int> rank_of(records, -1);
   for (size_t rank = 0; rank < checkpoint.stores.size(); ++rank) {
     for (const PageVersion& version : checkpoint.stores[rank].pages) {
-      const size_t record = version.page / 2;        // PageTable::weights() and state()
-      if (record >= shape.records.size()) continue;  // the page file refuses it
-      if (shape.rank_of(shape.records[record].device) != static_cast<int>(rank)) return false;
+      const size_t record = version.page / 2;  // PageTable::weights() and state()
+      if (record < records) rank_of[record] = static_cast<int>(rank);  // else it is refused later
     }
   }
-  return true;
+  return rank_of;
+}
+
+}  // namespace
+
+std::vector<int> homes_of(const RunCheckpoint& checkpoint, const RunShape& shape, int ranks) {
+  const std::vector<int> rank_of = ranks_of_records(checkpoint, shape.records.size(), ranks);
+  if (rank_of.empty()) return {};
+  std::vector<int> homes;
+  std::map<std::pair<int64_t, int>, std::deque<int>> left;  // [layer, rank] devices of those gone
+  for (size_t r = 0; r < shape.records.size(); ++r) {
+    const RecordShape& record = shape.records[r];
+    const int rank = shape.rank_of(record.device);
+    homes.push_back(record.device);
+    if (rank_of[r] == rank || rank_of[r] < 0) continue;
+    if (record.expert < 0) return {};
+    left[{record.layer, rank}].push_back(record.device);
+  }
+  for (size_t r = 0; r < shape.records.size(); ++r) {
+    const RecordShape& record = shape.records[r];
+    if (rank_of[r] == shape.rank_of(record.device) || rank_of[r] < 0) continue;
+    std::deque<int>& devices = left[{record.layer, rank_of[r]}];
+    if (devices.empty()) return {};
+    homes[r] = devices.front();
+    devices.pop_front();
+  }
+  return homes;
 }
 
 Result<std::vector<int>> store_readers(const RunCheckpoint& checkpoint,
@@ -66,6 +102,102 @@ Status copy_pages(CheckpointPages& pages, const std::vector<int>& readers, Sessi
   RETURN_IF_ERROR(ranks.agree(mine));
   session.durable_are_on_disk();
   return Status();
+}
+
+namespace {
+
+// Gives the rank's page `out` to another rank, whose page `in` takes its place.
+Status exchange_page(int with, PageId out, PageId in, Session& session, HostMemory& buffer) {
+  Pager& pager = session.pager();
+  RankGroup& ranks = session.ranks();
+  Stream& stream = session.executor().host_stream();
+  const auto bytes = static_cast<size_t>(session.pages().pages[out].bytes);
+  uint64_t mine = 0, theirs = 0;
+  {
+    const PageUse use{out, Place::host(), Access::kRead};
+    const Lease lease = pager.acquire({&use, 1}, stream, 0);
+    stream.synchronize();
+    std::memcpy(buffer.data(), lease.data(0), bytes);
+    mine = pager.generation_in_host(out);
+  }
+  pager.replace(out, in);
+  RETURN_IF_ERROR(ranks.exchange(with, std::as_bytes(std::span(&mine, 1)),
+                                 std::as_writable_bytes(std::span(&theirs, 1))));
+  const PageUse use{in, Place::host(), Access::kCreate};
+  const Lease lease = pager.acquire({&use, 1}, stream, theirs);
+  stream.synchronize();
+  return ranks.exchange(with, {buffer.data(), bytes}, {lease.data(0), bytes});
+}
+
+// Exchanges expert `out`, which is at home here, for expert `in`.
+Status exchange_expert(int with, int64_t out, int64_t in, Session& session, HostMemory& buffer) {
+  const PageTable& pages = session.pages();
+  RETURN_IF_ERROR(exchange_page(with, pages.weights(out), pages.weights(in), session, buffer));
+  if (!session.shape().trains(out)) return Status();
+  session.pager().replace(pages.gradient(out), pages.gradient(in));
+  return exchange_page(with, pages.state(out), pages.state(in), session, buffer);
+}
+
+int64_t largest_page(std::span<const HomeSwap> swaps, const PageTable& pages) {
+  int64_t largest = 0;
+  for (const HomeSwap& swap : swaps) {
+    for (const PageId page : {pages.weights(swap.a), pages.state(swap.a)}) {
+      largest = std::max(largest, pages.pages[page].bytes);
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+Status exchange_homes(std::span<const HomeSwap> swaps, Session& session, StepRunner& runner) {
+  std::vector<int64_t> records;
+  for (const HomeSwap& swap : swaps) {
+    CHECK(may_exchange(session.shape(), swap));
+    records.insert(records.end(), {swap.a, swap.b});
+  }
+  std::sort(records.begin(), records.end());
+  records.erase(std::unique(records.begin(), records.end()), records.end());
+  RETURN_IF_ERROR(runner.settle(records));
+  session.pager().foresee({});
+  session.pager().foresee_later({});
+  RankGroup& ranks = session.ranks();
+  HostMemory buffer;
+  if (!ranks.alone()) {
+    auto allocated = HostMemory::allocate(largest_page(swaps, session.pages()));
+    RETURN_IF_ERROR(ranks.agree(allocated.status()));
+    buffer = allocated.take();
+  }
+  std::vector<int> home;  // [record] rank
+  for (int64_t r = 0; r < std::ssize(session.shape().records); ++r) {
+    home.push_back(session.shape().home_rank(r));
+  }
+  for (const HomeSwap& swap : swaps) {
+    int& of_a = home[static_cast<size_t>(swap.a)];
+    int& of_b = home[static_cast<size_t>(swap.b)];
+    // A page that could not be read is sent as zeros: the other rank waits for it.
+    if (of_a != of_b && of_a == ranks.rank()) {
+      RETURN_IF_ERROR(exchange_expert(of_b, swap.a, swap.b, session, buffer));
+    } else if (of_a != of_b && of_b == ranks.rank()) {
+      RETURN_IF_ERROR(exchange_expert(of_a, swap.b, swap.a, session, buffer));
+    }
+    std::swap(of_a, of_b);
+  }
+  RETURN_IF_ERROR(ranks.agree(session.pager().status()));
+  session.exchange_homes(swaps);
+  runner.plan_again();
+  return Status();
+}
+
+Result<double> measure_exchange(RankGroup& ranks) {
+  constexpr int64_t kBytes = kMiB;
+  const int with = ranks.rank() ^ 1;
+  std::vector<std::byte> out(kBytes), in(kBytes);
+  const int64_t begin_us = monotonic_us();
+  if (with < ranks.size()) RETURN_IF_ERROR(ranks.exchange(with, out, in));
+  ASSIGN_OR_RETURN(const int64_t took_us,
+                   ranks.most(std::max<int64_t>(1, monotonic_us() - begin_us)));
+  return 1e6 * static_cast<double>(kBytes) / static_cast<double>(took_us);
 }
 
 }  // namespace pagoda

@@ -1,17 +1,27 @@
-// Moves the pages of a checkpoint to the ranks where their records are at home now, when a run is
-// resumed on other ranks or devices.
+// Moves pages between ranks: those of a checkpoint to where their records are at home now, when a
+// run is resumed on other ranks or devices; and, between two steps, those of experts that exchange
+// homes (plan/exchange/home_moves.h). It changes no bit of the run.
+//
+// The pages of experts that exchange homes come to the new home's host memory, and go to its page
+// file with their next write. In the page file that they left, what was committed stays until the
+// next commit: after an error or a kill the last checkpoint is intact, as after one in a step.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "checkpoint/run_checkpoint.h"
+#include "plan/exchange/home_moves.h"
 #include "train/checkpoint_pages.h"
 #include "train/session.h"
+#include "train/step_runner.h"
 
 namespace pagoda {
 
-// True if each rank has the store with just the pages that are at home there.
-bool is_at_home(const RunCheckpoint& checkpoint, const RunShape& shape, int ranks);
+// [record] the homes by which each rank's store has just the pages that are at home there: those of
+// `shape`, but that experts of a layer may have exchanged them between ranks, as they do in a run
+// (exchange_homes()). Empty: there are none, since the run had other ranks or devices.
+std::vector<int> homes_of(const RunCheckpoint& checkpoint, const RunShape& shape, int ranks);
 
 // Returns [store] the rank that reads it: the one that had it if it can, else the lowest that can.
 // All ranks call it together. kNoCheckpoint if there is a store that none of them finds, or the
@@ -22,5 +32,16 @@ Result<std::vector<int>> store_readers(const RunCheckpoint& checkpoint,
 // Copies each page, with its generation, from the rank that reads its store into the page file of
 // the session where it is at home. All ranks call it together; an error of one is an error of all.
 Status copy_pages(CheckpointPages& pages, const std::vector<int>& readers, Session& session);
+
+// Lets experts exchange homes, swap by swap. Where these are on devices of different ranks, the
+// ranks exchange weights and optimizer states, whose generations stay; within a rank nothing moves.
+// All ranks call it together, with the same ones and between two steps; an error of one is an error
+// of all, after which the session is of no more use. Takes a host buffer as large as the largest
+// page that goes. REQUIRES: may_exchange() of each.
+Status exchange_homes(std::span<const HomeSwap> swaps, Session& session, StepRunner& runner);
+
+// The rate at which two ranks exchange a MiB, in bytes a second each way: the slowest pair's. All
+// ranks call it together. REQUIRES: several ranks.
+Result<double> measure_exchange(RankGroup& ranks);
 
 }  // namespace pagoda

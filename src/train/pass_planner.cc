@@ -71,4 +71,13 @@ StepPiece PassPlanner::drain(const Ledger& ledger) const {
   return piece;
 }
 
+StepPiece PassPlanner::settle(std::span<const int64_t> records, const Ledger& ledger) const {
+  StepPiece piece;
+  piece.cycle = StepPiece::Cycle::kBetweenSteps;
+  for (const int64_t r : records) apply_overdue(plan_, ledger, r, r + 1, piece.tasks);
+  take_own_part(plan_.shape(), piece);
+  add_uses(piece.tasks, piece.foreseen.emplace());
+  return piece;
+}
+
 }  // namespace pagoda

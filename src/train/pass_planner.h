@@ -49,6 +49,8 @@ class PassPlanner {
   StepPiece between_steps(const Ledger& ledger) const;
   // Applies every pending update.
   StepPiece drain(const Ledger& ledger) const;
+  // Applies the pending updates of these experts that have a gradient.
+  StepPiece settle(std::span<const int64_t> records, const Ledger& ledger) const;
 
   // Records whose gradient the newest step made on any rank, in that order.
   const std::vector<int64_t>& touched() const { return touched_; }

@@ -251,6 +251,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
     shape.records.push_back(
         {record.num_elements, record.layer, record.expert, device, state.bytes, shared, frozen});
   }
+  for (size_t r = 0; r < setup.homes.size(); ++r) shape.records[r].device = setup.homes[r];
   shape.microbatches = size.microbatches;
   shape.zebra = setup.zebra;
   shape.lags = setup.lags;

@@ -47,6 +47,8 @@ struct RunSetup {
   // [layer], or one for all: experts that zebra leaves where attention is.
   std::vector<int64_t> offloaded = {0};
   bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can
+  // [record] the home, where experts have exchanged theirs; empty: each has that of its share.
+  std::vector<int> homes = {};
 
   int num_devices() const { return static_cast<int>(devices.size()); }
   // Those of `rank`. What is said of each device, as budgets, is said of these.

@@ -1,5 +1,7 @@
 #include "train/session.h"
 
+#include <utility>
+
 #include "base/log.h"
 #include "hardware/machine.h"
 #include "kernels/gpu_ops.h"
@@ -16,7 +18,10 @@ std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages) 
   for (int64_t i = 0; i < pages.num_stored(); ++i) {
     const PageTable::Page& page = pages.pages[static_cast<size_t>(i)];
     const bool here = used[static_cast<size_t>(i)] != kNoSlotClass;
-    specs.push_back({page.bytes, page.record, page.durable, here, i >= pages.num_common()});
+    const bool of_expert =
+        i < 2 * std::ssize(shape.records) && shape.records[static_cast<size_t>(i / 2)].expert >= 0;
+    const bool durable = of_expert ? is_durable(shape, static_cast<PageId>(i)) : page.durable;
+    specs.push_back({page.bytes, page.record, durable, here, i >= pages.num_common()});
   }
   return specs;
 }
@@ -214,6 +219,14 @@ Status Session::allocate() try {
   return Status();
 } catch (const std::system_error& error) {
   return threads_refused(error);
+}
+
+void Session::exchange_homes(std::span<const HomeSwap> swaps) {
+  for (const HomeSwap& swap : swaps) {
+    std::swap(shape_.records[static_cast<size_t>(swap.a)].device,
+              shape_.records[static_cast<size_t>(swap.b)].device);
+  }
+  pages_ = PageTable(shape_);
 }
 
 Status Session::transfers() const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "offload/pager.h"
 #include "parallel/rank_group.h"
 #include "parallel/slow_link.h"
+#include "plan/exchange/home_moves.h"
 #include "plan/memory/memory_plan.h"
 #include "train/executor.h"
 #include "train/run_setup.h"
@@ -35,7 +37,8 @@ struct SessionOptions : RunSetup {
   bool trace_routing = false;  // each step's routing is written as text
 };
 
-// A run's pages as the page file of RunShape::rank sees them.
+// A run's pages as the page file of RunShape::rank sees them. Experts may move, so that their pages
+// count as durable in all of them.
 std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages);
 
 class Session {
@@ -75,6 +78,9 @@ class Session {
   PageFile& file() { return *file_; }
   // Says that each durable page has been written to file() by the caller.
   void durable_are_on_disk();
+  // Says that the caller has moved pages as these swaps of experts' homes, one after the other,
+  // have it (train/page_move.h). Plans that were made before do not hold any more.
+  void exchange_homes(std::span<const HomeSwap> swaps);
   const Link* link() const { return link_.get(); }  // nullptr with one device
   // Whether all bytes have come so far, from disk and from other ranks.
   Status transfers() const;

@@ -9,12 +9,17 @@
 
 namespace pagoda {
 
+namespace {
+
+PassPlanner planner_of(Session& session) {
+  return PassPlanner(session.shape(), session.pages(), session.memory().classes,
+                     session.memory().state_on_device, &session.copies());
+}
+
+}  // namespace
+
 StepRunner::StepRunner(Session* session, Ledger* ledger, double clip_norm)
-    : session_(*session),
-      ledger_(*ledger),
-      clip_norm_(clip_norm),
-      passes_(session->shape(), session->pages(), session->memory().classes,
-              session->memory().state_on_device, &session->copies()) {}
+    : session_(*session), ledger_(*ledger), clip_norm_(clip_norm), passes_(planner_of(*session)) {}
 
 StepRunner::Moment StepRunner::Moment::now() { return {monotonic_us(), process_cpu_us()}; }
 
@@ -230,5 +235,11 @@ Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
 }
 
 Status StepRunner::drain() { return optimize(passes_.drain(ledger_)); }
+
+Status StepRunner::settle(std::span<const int64_t> records) {
+  return optimize(passes_.settle(records, ledger_));
+}
+
+void StepRunner::plan_again() { passes_ = planner_of(session_); }
 
 }  // namespace pagoda

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "train/pass_planner.h"
@@ -65,6 +66,10 @@ class StepRunner {
   // Applies every pending update, so that weights and state are those of the newest update. Waits.
   // kDiverged if a weight is not finite.
   Status drain();
+  // Applies the pending updates of these experts that have a gradient. Waits. Errors as of drain().
+  Status settle(std::span<const int64_t> records);
+  // Makes its plans anew, for other homes (Session::exchange_homes()).
+  void plan_again();
   // RankGroup::agree() of the session's ranks, for what happens between passes.
   Status agree(const Status& mine) { return session_.ranks().agree(mine); }
 

@@ -1,5 +1,6 @@
-// Measures how long tasks ran on their streams, by kind, for a machine profile. A task's time runs
-// from when its stream comes to it until its end, without waiting for pages.
+// Measures how long tasks ran on their streams: by kind, for a machine profile, and by device, for
+// shares of work. A task's time runs from when its stream comes to it until its end, without
+// waiting for pages.
 #pragma once
 
 #include <array>
@@ -15,23 +16,32 @@ namespace pagoda {
 class TaskTimes {
  public:
   // `shape` is not owned.
-  explicit TaskTimes(const RunShape* shape) : shape_(*shape) {}
+  explicit TaskTimes(const RunShape* shape)
+      : shape_(*shape), devices_(static_cast<size_t>(shape->own_devices().count)) {}
 
   // Call these around the work of a task, once its leases are taken, on the issuing thread of `s`.
   void begin(const Task& task, Stream& s);
   void end(Stream& s);
 
-  // REQUIRES: the streams have been waited for.
+  // REQUIRES of both: the streams have been waited for.
   const std::vector<CostSample>& of(TaskKind kind) const {
     return samples_[static_cast<size_t>(kind)];
   }
+  // What one of the rank's devices computed, in both phases.
+  struct OfDevice {
+    int64_t expert_rows = 0;  // of its forward
+    double experts_s = 0;
+    double rest_s = 0;
+  };
+  const std::vector<OfDevice>& devices() const { return devices_; }
 
  private:
   struct Running;
   const RunShape& shape_;
   std::shared_ptr<Running> running_;  // the issuing thread's task, between begin and end
-  std::mutex mutex_;                  // guards samples_ while streams run
+  std::mutex mutex_;                  // guards the rest while streams run
   std::array<std::vector<CostSample>, kTaskKinds> samples_;
+  std::vector<OfDevice> devices_;
 };
 
 }  // namespace pagoda

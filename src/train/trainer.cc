@@ -2,13 +2,15 @@
 
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "checkpoint/hf_writer.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/start_mark.h"
 #include "optim/schedule.h"
 #include "tokenizer/text_stream.h"
 #include "train/batch.h"
-#include "checkpoint/start_mark.h"
+#include "train/page_move.h"
 
 namespace pagoda {
 namespace {
@@ -47,7 +49,10 @@ Result<StepResult> Trainer::step() {
   const auto batch = make_batch(*data_, static_cast<uint64_t>(checkpoint_.rows_consumed),
                                 config_.micro_batches(), rows);
   RETURN_IF_ERROR(ranks_.agree(batch.status()));
+  homes_.begin_step(*session_);
+  const int64_t began_us = monotonic_us();
   ASSIGN_OR_RETURN(StepResult result, runner_->train(batch.value(), learning_rate()));
+  homes_.end_step(*session_, result, 1e-6 * static_cast<double>(monotonic_us() - began_us));
   ++checkpoint_.step;
   loss_is_finite_ = std::isfinite(result.loss);
   if (loss_is_finite_) weights_are_spoilt_ = false;
@@ -62,6 +67,23 @@ Result<StepResult> Trainer::step() {
              (long long)checkpoint_.step, (long long)skipped_in_a_row_, (long long)saved_step_));
   }
   return result;
+}
+
+Result<Trainer::Moved> Trainer::balance_homes() {
+  Moved moved;
+  if (!homes_.due() || checkpoint_.step == config_.train.steps) return moved;
+  ASSIGN_OR_RETURN(moved.moves, homes_.decide(*session_));
+  if (moved.moves.swaps.empty()) return moved;
+  const int64_t began_us = monotonic_us();
+  RETURN_IF_ERROR(exchange_homes(moved.moves.swaps));
+  ASSIGN_OR_RETURN(const int64_t took_us, ranks_.most(monotonic_us() - began_us));
+  moved.took_s = 1e-6 * static_cast<double>(took_us);
+  homes_.moved(moved.moves, moved.took_s);
+  return moved;
+}
+
+Status Trainer::exchange_homes(std::span<const HomeSwap> swaps) {
+  return pagoda::exchange_homes(swaps, *session_, *runner_);
 }
 
 Result<double> Trainer::evaluate() {

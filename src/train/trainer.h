@@ -17,6 +17,7 @@
 #include "config/run_config.h"
 #include "data/dataset.h"
 #include "train/generation.h"
+#include "train/home_balance.h"
 #include "train/step_runner.h"
 #include "train/weights.h"
 
@@ -52,6 +53,16 @@ class Trainer {
 
   // Makes one optimizer step. kDiverged after too many skipped steps in a row.
   Result<StepResult> step();
+  // Behind a step: lets experts exchange homes where parallel.migrate_steps has it and it pays
+  // (train/home_balance.h). Changes no bit of the run. Returns what moved, and how long that took.
+  struct Moved {
+    HomeMoves moves;  // none: nothing moved
+    double took_s = 0;
+  };
+  Result<Moved> balance_homes();
+  // Behind a step: lets these experts exchange homes. Returns the errors of exchange_homes().
+  Status exchange_homes(std::span<const HomeSwap> swaps);
+  const RowMeans& row_means() const { return homes_.means(); }  // of experts, since the start
   // The mean loss over the first `config.train.eval_batches` microbatches of the evaluation text.
   Result<double> evaluate();
   // Writes the weights of this step boundary as a Hugging Face folder with a README.md, once all
@@ -84,7 +95,8 @@ class Trainer {
       : config_(config),
         storage_(storage),
         trace_(trace),
-        ranks_(ranks != nullptr ? *ranks : alone_) {}
+        ranks_(ranks != nullptr ? *ranks : alone_),
+        homes_(config.parallel.migrate_steps) {}
   bool leads() const { return ranks_.rank() == 0; }
   Status begin();
   Status resume();
@@ -131,6 +143,7 @@ class Trainer {
   std::unique_ptr<Session> session_;
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<StepRunner> runner_;
+  HomeBalance homes_;
 };
 
 }  // namespace pagoda

@@ -8,12 +8,12 @@
 #include "base/log.h"
 #include "base/number_text.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/start_mark.h"
 #include "config/computed_with.h"
 #include "parallel/host_name.h"
 #include "train/model_input.h"
 #include "train/page_move.h"
 #include "train/prompts.h"
-#include "checkpoint/start_mark.h"
 #include "train/trainer.h"
 
 namespace pagoda {
@@ -320,8 +320,10 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
   options.page_slots = static_cast<int>(checkpoint.page_slots);
   const RunShape shape = make_run_shape(model_shape(folder_->config()), options);
   Status opened(Exit::kMismatch, "pages are not at home");
-  const bool at_home = is_at_home(checkpoint, shape, ranks_.size());
-  if (at_home) opened = open_store(checkpoint, options);
+  SessionOptions as_saved = options;
+  as_saved.homes = homes_of(checkpoint, shape, ranks_.size());
+  const bool at_home = !as_saved.homes.empty();
+  if (at_home) opened = open_store(checkpoint, std::move(as_saved));
   // What a rank keeps beside its own pages, and pages between stages, may need more room than when
   // its store was made, and its store may be on the machine of another rank now.
   const bool moves = opened.code() == Exit::kMismatch || opened.code() == Exit::kNoCheckpoint;

@@ -105,6 +105,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "parallel.order",
                                              "parallel.shares",
                                              "parallel.place",
+                                             "parallel.migrate_steps",
                                              "train.trace_steps",
                                              "memory.device",
                                              "memory.host",

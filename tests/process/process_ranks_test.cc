@@ -58,6 +58,12 @@ TEST_F(RanksTest, TheWeightsOfOneProcess) {
   EXPECT_NE(metrics.find("\"ranks\":[{\"rank\":0,"), std::string::npos) << metrics.substr(0, 2000);
   EXPECT_NE(metrics.find("},{\"rank\":1,\"step_s\":"), std::string::npos);
   expect_same_work("two", "alone");
+  // Experts may exchange homes, by these processes' own clocks.
+  Flags moving = flags_of("moving", 6);
+  moving["parallel.migrate_steps"] = "2";
+  const ProcessResult moved = mpirun(2, train(moving));
+  EXPECT_EQ(moved.code, 0) << moved.err;
+  EXPECT_TRUE(exported("moving") == expected);
   // Four processes, then two, then three, then one.
   const std::vector<std::pair<int, int64_t>> parts = {{4, 2}, {2, 3}, {3, 5}, {1, 6}};
   for (const auto& [processes, steps] : parts) {

@@ -98,13 +98,35 @@ class RankThreads::Hub {
     mail_[{from, to}].push_back(std::move(bytes));
     changed_.notify_all();
   }
-  std::string take(int from, int to) {
+  Status post_piece(int from, int to, std::string bytes) {
+    {
+      std::lock_guard lock(mutex_);
+      const int64_t number = pieces_++;
+      if (number == wires_.fails_piece) {
+        broken_ = Status(Exit::kStopped, strf("piece %lld did not arrive", (long long)number));
+        changed_.notify_all();
+      }
+      if (!broken_.ok()) return broken_;
+    }
+    post(from, to, std::move(bytes));
+    return Status();
+  }
+  Result<std::string> take(int from, int to) {
     std::unique_lock lock(mutex_);
     std::deque<std::string>& box = mail_[{from, to}];
-    changed_.wait(lock, [&] { return !box.empty(); });
+    changed_.wait(lock, [&] { return !box.empty() || !broken_.ok(); });
+    RETURN_IF_ERROR(broken_);
     std::string bytes = std::move(box.front());
     box.pop_front();
     return bytes;
+  }
+  bool broken() const {
+    std::lock_guard lock(mutex_);
+    return !broken_.ok();
+  }
+  int64_t pieces() const {
+    std::lock_guard lock(mutex_);
+    return pieces_;
   }
 
  private:
@@ -179,6 +201,8 @@ class RankThreads::Hub {
   std::set<RankTransfer> sent_;
   Arrived arrived_;
   std::map<std::pair<int, int>, std::deque<std::string>> mail_;  // [from, to]
+  int64_t pieces_ = 0;
+  Status broken_;
   bool stop_ = false;
   std::thread thread_;  // the last: it uses all others
 };
@@ -226,14 +250,14 @@ class ThreadCommunicator final : public Communicator {
   ThreadCommunicator(Hub* hub, int rank) : hub_(*hub), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return hub_.ranks(); }
-  bool broken() const override { return false; }
+  bool broken() const override { return hub_.broken(); }
   Status send(const OutgoingPiece& piece) override {
-    hub_.post(rank_, piece.to,
-              {reinterpret_cast<const char*>(piece.data), static_cast<size_t>(piece.bytes)});
-    return Status();
+    return hub_.post_piece(
+        rank_, piece.to,
+        {reinterpret_cast<const char*>(piece.data), static_cast<size_t>(piece.bytes)});
   }
   Status receive(const IncomingPiece& piece) override {
-    const std::string bytes = hub_.take(piece.from, rank_);
+    ASSIGN_OR_RETURN(const std::string bytes, hub_.take(piece.from, rank_));
     CHECK(std::ssize(bytes) == piece.bytes);
     std::memcpy(piece.data, bytes.data(), bytes.size());
     return Status();
@@ -249,7 +273,11 @@ class ThreadCommunicator final : public Communicator {
       if (r != rank_) hub_.post(rank_, r, text);
     }
     std::vector<std::string> texts;
-    for (int r = 0; r < size(); ++r) texts.push_back(r == rank_ ? text : hub_.take(r, rank_));
+    for (int r = 0; r < size(); ++r) {
+      Result<std::string> of_rank = r == rank_ ? Result<std::string>(text) : hub_.take(r, rank_);
+      RETURN_IF_ERROR(of_rank.status());
+      texts.push_back(of_rank.take());
+    }
     return texts;
   }
 
@@ -279,6 +307,8 @@ void RankThreads::run(const std::function<void(RankGroup&)>& program) {
 }
 
 std::vector<RankTransfer> RankThreads::sent() const { return hub_->sent(); }
+
+int64_t RankThreads::pieces() const { return hub_->pieces(); }
 
 RankThreads::Arrived RankThreads::arrived() const { return hub_->arrived(); }
 

@@ -25,6 +25,8 @@ struct RankWires {
   uint64_t seed = 0;  // of the delays; 0: there are none
   double most_delay_s = 2e-4;
   std::optional<RankTransfer> fails = {};  // does not arrive
+  // This one of the pieces that communicators send does not, and breaks those of all ranks.
+  int64_t fails_piece = -1;
 };
 
 class RankThreads {
@@ -38,6 +40,7 @@ class RankThreads {
   void run(const std::function<void(RankGroup&)>& program);
 
   std::vector<RankTransfer> sent() const;  // so far, in their order
+  int64_t pieces() const;                  // sent by communicators so far
   // What came from other ranks: rows of tokens and their bytes; bytes of weights, sums and routing.
   struct Arrived {
     int64_t rows = 0, row_bytes = 0, other_bytes = 0;

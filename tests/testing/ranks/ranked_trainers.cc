@@ -56,11 +56,12 @@ LegOutcome RankedTrainers::run(const RunLeg& leg) {
   outcome.statuses.resize(ranks);
   outcome.paging.resize(ranks);
   outcome.content.resize(HfFolder::open(run_.config().model.path).value().table().records.size());
-  RankThreads threads(leg.ranks, endpoint_rank, {.seed = leg.seed});
+  RankThreads threads(leg.ranks, endpoint_rank, {.seed = leg.seed, .fails_piece = leg.fails_piece});
   threads.run([&](RankGroup& group) {
     outcome.statuses[static_cast<size_t>(group.rank())] = program(leg, group, outcome);
   });
   outcome.arrived = threads.arrived();
+  outcome.pieces = threads.pieces();
   last_steps_ = outcome.losses.size();
   losses_.insert(losses_.end(), outcome.losses.begin(), outcome.losses.end());
   content_ = outcome.content;

@@ -20,6 +20,7 @@ struct RunLeg {
   bool resume = false;
   int64_t until = 0;                   // step
   uint64_t seed = 1;                   // of transfers' delays
+  int64_t fails_piece = -1;            // RankWires'
   bool save = true;                    // at the end
   std::vector<std::string> disk = {};  // memory.disk; none: the run's store
   // What a rank's storage does, for faults; nullptr: real files.
@@ -36,6 +37,7 @@ struct LegOutcome {
   std::vector<std::string> content;  // [record] weights and state at the end, from its home
   int64_t saved_step = -1;
   RankThreads::Arrived arrived;
+  int64_t pieces = 0;  // sent by communicators
 
   bool ok() const;
   const Status& status() const { return statuses[0]; }

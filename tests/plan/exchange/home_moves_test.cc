@@ -1,0 +1,214 @@
+// When experts of a run exchange homes, against numbers worked out by hand; and that rows which are
+// uneven by chance move nothing.
+#include "plan/exchange/home_moves.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace pagoda {
+namespace {
+
+// One layer of experts with 100 elements and 1000 bytes of state each; embedding, layer, head.
+RunShape shape_of(std::vector<int> home, std::vector<int> device_rank) {
+  RunShape shape;
+  shape.num_layers = 1;
+  shape.is_moe = {1};
+  shape.num_experts = std::ssize(home);
+  shape.layer_record = {1};
+  shape.records = {{10, -1, -1, 0, 100}, {10, 0, -1, 0, 100}};
+  for (int64_t e = 0; e < shape.num_experts; ++e) {
+    shape.records.push_back({100, 0, e, home[static_cast<size_t>(e)], 1000});
+  }
+  shape.records.push_back({10, -1, -1, 0, 100});
+  shape.devices = static_cast<int>(device_rank.size());
+  if (device_rank.back() > 0) shape.device_rank = std::move(device_rank);
+  return shape;
+}
+
+RowMeans means_of(std::vector<int64_t> rows, int64_t steps) {
+  RowMeans means(steps);
+  const std::vector<std::vector<int64_t>> layers = {std::move(rows)};
+  for (int64_t i = 0; i < steps; ++i) means.add(layers);
+  return means;
+}
+
+TEST(HomeMoves, MeansOfRows) {
+  RowMeans means(2);
+  EXPECT_TRUE(means.of_layer(1).empty());
+  const int64_t rows[] = {10, 20, 40};
+  const double expected[] = {10, 15, 27.5};  // then half of the newest
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<std::vector<int64_t>> layers = {{}, {rows[i], 0}};
+    means.add(layers);
+    EXPECT_TRUE(means.of_layer(0).empty());
+    EXPECT_EQ(means.of_layer(1)[0], expected[i]);
+    EXPECT_EQ(means.of_layer(1)[1], 0);
+    EXPECT_EQ(means.weight(), std::min(i + 1, 2));
+  }
+  EXPECT_EQ(means.steps(), 3);
+}
+
+// Devices have 800 and 200 rows. Experts 0 and 2 for each other make that 300 and 700, and so do 1
+// and 2; nothing is better. The step gains 100 rows of 1 ms; an exchange is of 100 * 2 + 1000
+// bytes.
+struct TwoRanks : testing::Test {
+  RunShape shape = shape_of({0, 0, 1, 1}, {0, 1});
+  RowMeans means = means_of({600, 200, 100, 100}, 10);
+  StepTimes times{2, {1e-3, 1e-3}, 1200};
+  bool move() const { return !choose_moves(shape, means, times, 10).swaps.empty(); }
+};
+
+TEST_F(TwoRanks, ExchangeWhatPays) {
+  const HomeMoves moves = choose_moves(shape, means, times, 10);
+  EXPECT_EQ(moves.swaps, (std::vector<HomeSwap>{{2, 4}}));
+  EXPECT_NEAR(moves.gain_s, 0.1, 1e-12);
+  EXPECT_NEAR(moves.move_s, 1, 1e-12);
+  EXPECT_EQ(moves.bytes, 2400);
+  EXPECT_EQ(balancing_swaps(shape, 0, means, times.row_s), moves.swaps);
+}
+
+TEST_F(TwoRanks, SpendATwentiethOfTheirTime) {
+  times.step_s = 2.01;
+  EXPECT_TRUE(move());
+  times.step_s = 1.99;  // a twentieth of ten steps is less than the second that it takes
+  EXPECT_FALSE(move());
+}
+
+TEST_F(TwoRanks, WaitForTwiceWhatAMoveTakes) {
+  times.step_s = 5;
+  times.bytes_per_s = 601;  // 40 steps gain 4 s
+  EXPECT_TRUE(move());
+  times.bytes_per_s = 599;
+  EXPECT_FALSE(move());
+}
+
+TEST_F(TwoRanks, GainAPercent) {
+  times.step_s = 9.99;
+  EXPECT_TRUE(move());
+  times.step_s = 10.01;
+  EXPECT_FALSE(move());
+}
+
+// A hundred of 800 rows are 3.5 standard deviations; twice as many of twice as many, 5.
+TEST_F(TwoRanks, SeeWhatStandsOut) {
+  means = means_of({600, 200, 100, 100}, 1);
+  EXPECT_FALSE(move());
+  means = means_of({600, 200, 100, 100}, 2);
+  EXPECT_TRUE(move());
+}
+
+TEST_F(TwoRanks, KnowNothingWithoutTimes) {
+  times.row_s = {0, 0};
+  EXPECT_FALSE(move());
+  times.row_s = {1e-3, 0};  // as fast as the other, for all that is known
+  EXPECT_TRUE(move());
+}
+
+TEST_F(TwoRanks, AreBalancedAlready) {
+  means = means_of({300, 200, 100, 400}, 10);
+  EXPECT_FALSE(move());
+}
+
+// Device 1 takes twice as long: 500 rows there are 1 s, 500 on device 0 half of that. With experts
+// 2 and 1 for each other there are 300 rows in 0.6 s, and 700 in 0.7 s.
+TEST(HomeMoves, OfUnequalDevices) {
+  const RunShape shape = shape_of({0, 0, 1, 1}, {0, 0});
+  const RowMeans means = means_of({300, 200, 400, 100}, 10);
+  const HomeMoves moves = choose_moves(shape, means, {1, {1e-3, 2e-3}, 0}, 10);
+  EXPECT_EQ(moves.swaps, (std::vector<HomeSwap>{{4, 3}}));
+  EXPECT_NEAR(moves.gain_s, 0.3, 1e-12);
+  EXPECT_EQ(moves.move_s, 0) << "within a process nothing travels";
+  EXPECT_EQ(moves.bytes, 0);
+}
+
+// Where experts get seats by step, a rank's devices share its rows: homes matter between ranks.
+TEST(HomeMoves, WithSeatsByStep) {
+  RunShape shape = shape_of({0, 1, 2, 3}, {0, 0, 1, 1});
+  shape.seat_speeds = {1, 1, 1, 1};
+  RowMeans means = means_of({600, 200, 300, 500}, 10);  // 800 and 800
+  const StepTimes times{2, {1e-3, 1e-3, 1e-3, 1e-3}, 12000};
+  EXPECT_TRUE(choose_moves(shape, means, times, 10).swaps.empty());
+  means = means_of({600, 200, 100, 100}, 10);
+  const HomeMoves moves = choose_moves(shape, means, times, 10);
+  EXPECT_EQ(moves.swaps, (std::vector<HomeSwap>{{2, 4}}));
+  EXPECT_NEAR(moves.gain_s, 0.05, 1e-12) << "two devices share 800 rows, and then 700";
+  RunShape one = shape_of({0, 0, 1, 1}, {0, 0});
+  one.seat_speeds = {1, 1};
+  EXPECT_TRUE(choose_moves(one, means, {2, {1e-3, 1e-3}, 0}, 10).swaps.empty());
+}
+
+TEST(HomeMoves, OnlyOfLikeExperts) {
+  RunShape shape = shape_of({0, 0, 1, 1}, {0, 1});
+  EXPECT_TRUE(may_exchange(shape, {2, 4}));
+  EXPECT_FALSE(may_exchange(shape, {1, 4})) << "a dense record";
+  EXPECT_FALSE(may_exchange(shape, {-1, 4}));
+  EXPECT_FALSE(may_exchange(shape, {2, 7}));
+  shape.records[4].frozen_elements = 100;
+  EXPECT_FALSE(may_exchange(shape, {2, 4})) << "one has no state";
+  shape.records[4].frozen_elements = 0;
+  shape.records[4].layer = 1;
+  EXPECT_FALSE(may_exchange(shape, {2, 4})) << "of another layer";
+  shape = shape_of({1, 1, 2, 0}, {0, 1, 2});
+  shape.zebra = true;
+  shape.shard_device = {0};
+  EXPECT_TRUE(may_exchange(shape, {2, 4}));
+  EXPECT_FALSE(may_exchange(shape, {2, 5})) << "it stays where attention is";
+  const RowMeans means = means_of({600, 200, 100, 5000}, 10);
+  const StepTimes times{9, {1e-3, 1e-3, 1e-3}, 12000};
+  for (const HomeSwap& swap : choose_moves(shape, means, times, 10).swaps) {
+    EXPECT_NE(swap.a, 5);
+    EXPECT_NE(swap.b, 5);
+  }
+}
+
+// Tokens that choose two of sixteen experts each, all alike: over many runs nothing ever moves,
+// whatever the interval, though moves cost next to nothing.
+TEST(HomeMoves, RowsThatAreUnevenByChanceMoveNothing) {
+  std::vector<int> home;
+  for (int e = 0; e < 16; ++e) home.push_back(e % 4);
+  const RunShape shape = shape_of(home, {0, 1, 2, 3});
+  std::mt19937_64 random(5);
+  for (const int64_t every : {1, 4, 20}) {
+    RowMeans means(every);
+    for (int step = 1; step <= 400; ++step) {
+      std::vector<int64_t> rows(16, 0);
+      for (int token = 0; token < 512; ++token) {
+        const auto first = random() % 16, other = (first + 1 + random() % 15) % 16;
+        ++rows[first];
+        ++rows[other];
+      }
+      const std::vector<std::vector<int64_t>> layers = {rows};
+      means.add(layers);
+      if (step % every != 0) continue;
+      // A step is its experts and nothing else.
+      const StepTimes times{0.256, {1e-3, 1e-3, 1e-3, 1e-3}, 1e12};
+      EXPECT_TRUE(choose_moves(shape, means, times, every).swaps.empty()) << step;
+    }
+  }
+}
+
+// What was moved stays: by the same rows nothing moves again.
+TEST(HomeMoves, DoNotGoBackAndForth) {
+  RunShape shape = shape_of({0, 0, 0, 1, 1, 1, 2, 2, 2}, {0, 1, 2});
+  std::mt19937_64 random(9);
+  int moved = 0;
+  for (int trial = 0; trial < 100; ++trial) {
+    std::vector<int64_t> rows;
+    for (int e = 0; e < 9; ++e) rows.push_back(static_cast<int64_t>(random() % 1000));
+    const RowMeans means = means_of(rows, 10);
+    const StepTimes times{2, {1e-3, 1e-3, 1e-3}, 1e5};
+    const HomeMoves moves = choose_moves(shape, means, times, 10);
+    moved += moves.swaps.empty() ? 0 : 1;
+    for (const HomeSwap& swap : moves.swaps) {
+      ASSERT_TRUE(may_exchange(shape, swap));
+      std::swap(shape.records[static_cast<size_t>(swap.a)].device,
+                shape.records[static_cast<size_t>(swap.b)].device);
+    }
+    EXPECT_TRUE(choose_moves(shape, means, times, 10).swaps.empty()) << trial;
+  }
+  EXPECT_GT(moved, 50);
+}
+
+}  // namespace
+}  // namespace pagoda

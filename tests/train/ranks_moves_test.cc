@@ -1,0 +1,362 @@
+// Experts that exchange homes between steps: the run ends in the bits of one process whose experts
+// stay, whatever moves, on whatever ranks and devices; and so it does when a move fails, or when
+// the run is killed behind one.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <mutex>
+#include <random>
+
+#include "plan/exchange/home_moves.h"
+#include "tests/testing/ranks/ranked_trainers.h"
+#include "tests/testing/sanitizer.h"
+#include "tests/testing/storage/storage_sim.h"
+#include "tests/testing/watchdog.h"
+
+namespace pagoda {
+namespace {
+
+void expect_ok(const LegOutcome& outcome) {
+  for (size_t r = 0; r < outcome.statuses.size(); ++r) {
+    ASSERT_TRUE(outcome.statuses[r].ok()) << "rank " << r << ": " << outcome.statuses[r].message();
+  }
+}
+
+std::vector<int> homes_of(const RunShape& shape) {
+  std::vector<int> homes;
+  for (const RecordShape& record : shape.records) homes.push_back(record.device);
+  return homes;
+}
+
+// Moves experts behind each step: those that balance the rows of the steps so far, and some that do
+// not, so that experts also go back and forth. All ranks take the same ones.
+class Mover {
+ public:
+  explicit Mover(int at_random = 3, bool balances = true)
+      : at_random_(at_random), balances_(balances) {}
+
+  Status operator()(Trainer& trainer, RankGroup& group) {
+    const RunShape& shape = trainer.session().shape();
+    const std::vector<double> row_s(static_cast<size_t>(shape.devices), 1e-6);
+    std::vector<HomeSwap> swaps;
+    for (int64_t l = 0; l < shape.num_layers && balances_; ++l) {
+      if (!shape.is_moe[static_cast<size_t>(l)]) continue;
+      for (const HomeSwap& swap : balancing_swaps(shape, l, trainer.row_means(), row_s)) {
+        swaps.push_back(swap);
+      }
+    }
+    std::mt19937_64 random(static_cast<uint64_t>(trainer.steps_done()));
+    for (int i = 0; i < at_random_;) {
+      const auto record = [&] { return static_cast<int64_t>(random() % shape.records.size()); };
+      const HomeSwap swap{record(), record()};
+      if (swap.a == swap.b || !may_exchange(shape, swap)) continue;
+      swaps.push_back(swap);
+      ++i;
+    }
+    const std::vector<int> before = homes_of(shape);
+    RETURN_IF_ERROR(trainer.exchange_homes(swaps));
+    const std::vector<int> after = homes_of(shape);
+    if (group.rank() != 0) return Status();
+    for (size_t r = 0; r < before.size(); ++r) {
+      moved_ += before[r] != after[r];
+      crossed_ += shape.rank_of(before[r]) != shape.rank_of(after[r]);
+    }
+    homes_ = after;
+    return Status();
+  }
+
+  int64_t moved() const { return moved_; }      // experts to other devices
+  int64_t crossed() const { return crossed_; }  // and to other ranks
+  const std::vector<int>& homes() const { return homes_; }
+
+ private:
+  int at_random_;
+  bool balances_;
+  int64_t moved_ = 0, crossed_ = 0;
+  std::vector<int> homes_;
+};
+
+// Rows are counted, and nothing moves but what the test moves.
+void count_rows(RunConfig& config) { config.parallel.migrate_steps = 1000; }
+
+std::vector<std::string> page_files(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("pages-")) found.push_back(name);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+struct Way {
+  int ranks, devices_each;
+  bool smallest;
+  PlaceKind place;
+};
+
+// Three legs: two on the same ranks, whose second goes on with the homes of the first, and one on
+// others, where experts have new homes.
+void expect_same_bits(RankedTrainers& run, const Way& way, uint64_t seed) {
+  SCOPED_TRACE(strf("%d x %d%s%s", way.ranks, way.devices_each, way.smallest ? ", smallest" : "",
+                    way.place == PlaceKind::kHome ? ", at home" : ""));
+  run.begin();
+  const std::string& folder = run.tiny().config().train.output_dir;
+  Mover mover;
+  RunLeg leg{way.ranks, way.devices_each};
+  leg.smallest = way.smallest;
+  leg.seed = seed;
+  leg.until = 2;
+  leg.configure = [&](RunConfig& config, int) {
+    count_rows(config);
+    config.parallel.place = way.place;
+  };
+  leg.stepped = std::ref(mover);
+  LegOutcome outcome = run.run(leg);
+  expect_ok(outcome);
+  if (testing::Test::HasFailure()) return;
+  EXPECT_GT(mover.moved(), 0);
+  EXPECT_EQ(mover.crossed() > 0, way.ranks > 1);
+  const std::vector<std::string> stores = page_files(folder);
+
+  std::mutex mutex;
+  leg.resume = true;
+  leg.until = 4;
+  leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+    if (group.rank() == 0 && trainer.steps_done() == 3 && way.ranks > 1) {
+      const std::lock_guard lock(mutex);
+      const RunShape& shape = trainer.session().shape();
+      const std::vector<int> homes = homes_of(shape);
+      for (size_t r = 0; r < homes.size(); ++r) {
+        EXPECT_EQ(shape.rank_of(homes[r]), shape.rank_of(mover.homes()[r])) << "record " << r;
+      }
+    }
+    return mover(trainer, group);
+  };
+  outcome = run.run(leg);
+  expect_ok(outcome);
+  EXPECT_EQ(page_files(folder), stores) << "the ranks have their stores";
+
+  RunLeg rest{way.ranks == 1 ? 2 : way.ranks - 1, 1};
+  rest.resume = true;
+  rest.until = 6;
+  rest.seed = seed + 1;
+  rest.configure = [](RunConfig& config, int) { count_rows(config); };
+  rest.stepped = std::ref(mover);
+  expect_ok(run.run(rest));
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
+TEST(RanksMoves, ChangeNoBit) {
+  const Watchdog watchdog("moving homes", std::chrono::seconds(600));
+  const Way ways[] = {
+      {2, 1, false, PlaceKind::kStep}, {2, 1, true, PlaceKind::kStep},
+      {4, 1, true, PlaceKind::kHome},  {4, 1, false, PlaceKind::kStep},
+      {2, 2, true, PlaceKind::kStep},  {2, 2, false, PlaceKind::kHome},
+      {3, 1, true, PlaceKind::kStep},  {1, 3, true, PlaceKind::kHome},
+      {1, 2, false, PlaceKind::kHome},
+  };
+  for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+    RankedTrainers run(clip);
+    uint64_t seed = 20;
+    for (const Way& way : ways) {
+      seed += 2;
+      if (kUnderSanitizer && (seed / 2 + (clip == ClipKind::kGlobal)) % 2 != 0) continue;
+      expect_same_bits(run, way, seed);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// In zebra only experts of devices that do not attend move.
+TEST(RanksMoves, InZebra) {
+  const Watchdog watchdog("moving homes", std::chrono::seconds(600));
+  RankedTrainers run(ClipKind::kGlobal, 4, [&](RunConfig& config) {
+    config.train.chunks = 2;
+    config.train.tokens_per_step = 256;
+  });
+  for (const auto& [ranks, devices_each] : {std::pair(4, 1), std::pair(2, 2), std::pair(3, 1)}) {
+    SCOPED_TRACE(strf("%d x %d", ranks, devices_each));
+    run.begin();
+    Mover mover;
+    RunLeg leg{ranks, devices_each};
+    leg.smallest = ranks == 4;
+    leg.until = 4;
+    leg.configure = [](RunConfig& config, int) {
+      count_rows(config);
+      config.parallel.layout = LayoutKind::kZebra;
+      config.parallel.attention_devices = 1;
+      config.parallel.offloaded = {"6"};
+    };
+    leg.stepped = std::ref(mover);
+    expect_ok(run.run(leg));
+    if (testing::Test::HasFailure()) return;
+    EXPECT_GT(mover.moved(), 0);
+    EXPECT_EQ(run.sha256(), run.expected());
+  }
+}
+
+// An expert without state and one with it do not change places, and those alike do.
+TEST(RanksMoves, OfFrozenExperts) {
+  const Watchdog watchdog("moving homes", std::chrono::seconds(300));
+  RankedTrainers run(ClipKind::kGlobal, 4, [](RunConfig& c) {
+    c.train.freeze = {"*.experts.2.*", "*.experts.3.*"};
+  });
+  Mover mover(20);
+  RunLeg leg{2, 1};
+  leg.smallest = true;
+  leg.until = 4;
+  leg.configure = [](RunConfig& config, int) { count_rows(config); };
+  leg.stepped = std::ref(mover);
+  expect_ok(run.run(leg));
+  EXPECT_GT(mover.crossed(), 0);
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
+// What the ranks decide by their clocks is the same on all of them, and changes nothing.
+TEST(RanksMoves, AllRanksDecideAlike) {
+  const Watchdog watchdog("moving homes", std::chrono::seconds(300));
+  RankedTrainers run;
+  for (const int ranks : {2, 4}) {
+    run.begin();
+    RunLeg leg{ranks, 1};
+    leg.until = 6;
+    leg.configure = [](RunConfig& config, int) { config.parallel.migrate_steps = 2; };
+    std::atomic<int> asked = 0;
+    leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+      ASSIGN_OR_RETURN(const Trainer::Moved moved, trainer.balance_homes());
+      asked += trainer.steps_done() % 2 == 0;
+      std::string text;
+      for (const int home : homes_of(trainer.session().shape())) text += strf("%d ", home);
+      ASSIGN_OR_RETURN(const std::vector<std::string> all, group.agree(Status(), text));
+      for (const std::string& of_rank : all) EXPECT_EQ(of_rank, all[0]);
+      return Status();
+    };
+    expect_ok(run.run(leg));
+    EXPECT_EQ(asked, 3 * ranks);
+    EXPECT_EQ(run.sha256(), run.expected());
+  }
+}
+
+// A checkpoint in the middle of moves, another that is not made, and a kill behind each.
+TEST(RanksMoves, AKillBehindAMoveLosesNothing) {
+  const Watchdog watchdog("moving homes", std::chrono::seconds(300));
+  for (const bool smallest : {false, true}) {
+    RankedTrainers run;
+    const std::string& folder = run.tiny().config().train.output_dir;
+    Mover mover;
+    RunLeg leg{2, 1};
+    leg.smallest = smallest;
+    leg.configure = [](RunConfig& config, int) { count_rows(config); };
+    leg.stepped = std::ref(mover);
+    leg.until = 2;
+    expect_ok(run.run(leg));
+    const std::vector<std::string> stores = page_files(folder);
+    for (int kills = 0; kills < 3; ++kills) {
+      leg.resume = true;
+      leg.save = false;
+      leg.until = 5;
+      leg.seed = 7 + static_cast<uint64_t>(kills);
+      expect_ok(run.run(leg));
+      EXPECT_EQ(page_files(folder), stores);
+      run.forget_last_leg();
+    }
+    leg.until = 4;
+    leg.save = true;
+    leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+      RETURN_IF_ERROR(mover(trainer, group));
+      return trainer.save();  // behind the move
+    };
+    expect_ok(run.run(leg));
+    leg.ranks = 3;
+    leg.until = 6;
+    expect_ok(run.run(leg));
+    EXPECT_EQ(run.sha256(), run.expected());
+  }
+}
+
+// Every piece that a move sends is lost once: all ranks end with that, and the run goes on from its
+// checkpoint, in the same bits.
+TEST(RanksMoves, EachTransferFailsOnce) {
+  const Watchdog watchdog("moving homes", std::chrono::seconds(600));
+  RankedTrainers run(ClipKind::kGlobal, 3);
+  const int64_t stride = kUnderSanitizer ? 7 : 1;
+  int64_t failed = 0;
+  for (int64_t piece = 0;; piece += stride) {
+    SCOPED_TRACE(strf("piece %lld", (long long)piece));
+    run.begin();
+    Mover mover(4, false);
+    RunLeg leg{2, 1};
+    leg.smallest = piece % 2 == 0;
+    leg.configure = [](RunConfig& config, int) { count_rows(config); };
+    leg.stepped = std::ref(mover);
+    leg.until = 1;
+    expect_ok(run.run(leg));
+    leg.resume = true;
+    leg.until = 3;
+    leg.fails_piece = piece;
+    LegOutcome outcome = run.run(leg);
+    const bool none = outcome.ok();
+    if (!none) {
+      ++failed;
+      expect_all_ended(outcome, Exit::kStopped, "did not arrive");
+      run.forget_last_leg();
+      leg.fails_piece = -1;
+      expect_ok(run.run(leg));
+    } else {
+      EXPECT_LE(outcome.pieces, piece);
+    }
+    EXPECT_EQ(run.sha256(), run.expected());
+    if (none || testing::Test::HasFailure()) break;
+  }
+  EXPECT_GT(failed, kUnderSanitizer ? 2 : 20);
+}
+
+// Each rank has a machine of its own, one of whose calls fails while experts move.
+TEST(RanksMoves, EachCallFailsOnce) {
+  const Watchdog watchdog("moving homes", std::chrono::seconds(900));
+  RankedTrainers run(ClipKind::kGlobal, 3);
+  const int64_t stride = kUnderSanitizer ? 41 : 9;
+  int64_t failed = 0;
+  for (int faulty = 0; faulty < 2; ++faulty) {
+    for (int64_t call = 1 + faulty;; call += stride) {
+      SCOPED_TRACE(strf("call %lld of rank %d", (long long)call, faulty));
+      run.begin();
+      Mover mover(4, false);
+      SimStorage first(1), second(2);
+      SimStorage* const machines[] = {&first, &second};
+      RunLeg leg{2, 1};
+      leg.smallest = true;
+      leg.storage = [&](int rank) { return machines[rank]; };
+      leg.configure = [](RunConfig& config, int) { count_rows(config); };
+      leg.stepped = std::ref(mover);
+      leg.until = 1;
+      expect_ok(run.run(leg));
+      leg.resume = true;
+      leg.until = 3;
+      machines[faulty]->inject({.calls = kSimAll, .nth = call});
+      LegOutcome outcome = run.run(leg);
+      const bool done = machines[faulty]->faults() == 0;
+      machines[faulty]->clear_faults();
+      for (const Status& status : outcome.statuses) {
+        EXPECT_EQ(status.code(), outcome.status().code()) << status.message();
+      }
+      if (!outcome.ok()) {
+        ++failed;
+        run.forget_last_leg();
+        for (SimStorage* machine : machines) machine->restart();
+        outcome = run.run(leg);
+        expect_ok(outcome);
+        if (outcome.losses.empty()) continue;  // the last step had been saved
+      }
+      EXPECT_EQ(run.sha256(), run.expected());
+      if (testing::Test::HasFailure()) return;
+      if (done) break;
+    }
+  }
+  EXPECT_GT(failed, kUnderSanitizer ? 4 : 20);
+}
+
+}  // namespace
+}  // namespace pagoda
