@@ -35,6 +35,7 @@ Executor::Executor(Setup setup)
       routed_at_(setup_.size.microbatches),
       routing_sent_(setup_.size.microbatches),
       indexed_at_(setup_.devices.size()),
+      chosen_read_(setup_.devices.size() * setup_.size.microbatches),
       aux_gradient_(setup_.size.microbatches * setup_.config.num_experts),
       load_(setup_.config.num_layers * setup_.config.num_experts),
       routed_(setup_.config.num_layers),

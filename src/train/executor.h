@@ -251,6 +251,7 @@ class Executor {
   std::vector<double> routed_copies_;  // (M, 1, prob_sums (E), counts (E) in half of as many)
   std::vector<Event> routed_at_, routing_sent_;  // (M)
   std::vector<Event> indexed_at_;                // [device of the rank] its newest kIndex
+  std::vector<Event> chosen_read_;               // [device of the rank][microbatch] the same
   std::vector<float> aux_gradient_;              // (M, E)
   float z_slope_ = 0;
   std::vector<int32_t> load_;                    // (num_layers, E) tokens of the newest step

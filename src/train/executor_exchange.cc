@@ -120,6 +120,10 @@ void Executor::wait_for_lanes(const Task& task, Stream& s) {
       task.kind == TaskKind::kDispatch || task.kind == TaskKind::kDispatchBackward;
   if (task.kind == TaskKind::kRoute) s.wait(routing_sent_[task.microbatch]);
   if (lanes_.empty()) return;
+  // A microbatch of padding alone has no rows on their way, which would make it wait.
+  if (task.kind == TaskKind::kRoute || task.kind == TaskKind::kRouteReplay) {
+    s.wait(chosen_read_[own(task) * setup_.size.microbatches + task.microbatch]);
+  }
   if ((dispatches && task.device == task.peer) || reads_in_place()) {
     s.wait(indexed_at_[own(task)]);
   }
@@ -142,6 +146,7 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
     if (attending(task.layer, b) != task.device) continue;
     setup_.ops[own(task)]->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
                                       first[i].data(), step.rows, step.choices, s);
+    if (!lanes_.empty()) chosen_read_[own(task) * setup_.size.microbatches + b] = s.record();
   }
   if (lanes_.empty()) return;
   indexed_at_[own(task)] = s.record();
