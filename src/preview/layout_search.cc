@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "config/zebra_config.h"
+#include "preview/zebra_choice.h"
 
 namespace pagoda {
 namespace {
@@ -34,7 +34,12 @@ std::vector<Choice> choices(const RunConfig& config) {
     if (chunks != config.train.chunks) several.push_back(chunks);
   }
   for (const int64_t chunks : several) choices.push_back({LayoutKind::kZebra, chunks});
+  std::vector<int64_t> divisions;  // in stages; a run's own may be any number
+  if (config.stages() > 1) divisions.push_back(config.stages());
   for (int64_t stages = 2; stages <= std::min(kMostStages, config.num_devices()); stages *= 2) {
+    if (stages != config.stages()) divisions.push_back(stages);
+  }
+  for (const int64_t stages : divisions) {
     for (const int64_t chunks : several) {
       if (chunks >= stages) choices.push_back({LayoutKind::kPipeline, chunks, stages});
     }
@@ -50,29 +55,6 @@ std::vector<RunConfig> with(const Choice& choice, std::span<const RunConfig> con
     if (choice.stages > 1) config.parallel.stages = choice.stages;
   }
   return changed;
-}
-
-// Writes down what the planner chose of a layout.
-void resolve(const RunShape& shape, std::vector<RunConfig>& configs) {
-  if (!shape.zebra) return;
-  std::vector<std::string> offloaded;
-  for (int64_t layer = 0; layer < shape.num_layers; ++layer) {
-    int64_t kept = 0;
-    const bool moe = shape.is_moe[static_cast<size_t>(layer)] != 0;
-    for (int64_t e = 0; e < shape.num_experts && moe; ++e) {
-      kept += shape.attends(shape.records[shape.expert(layer, e)].device);
-    }
-    offloaded.push_back(std::to_string(kept));
-  }
-  const auto other = [&](const std::string& text) { return text != offloaded.front(); };
-  if (std::none_of(offloaded.begin(), offloaded.end(), other)) offloaded.resize(1);
-  const auto& [head, attention, expert] = shape.lags;
-  for (RunConfig& config : configs) {
-    config.parallel.attention_devices = std::ssize(shape.attending_devices());
-    config.parallel.offloaded = offloaded;
-    config.parallel.lags = {std::to_string(head), std::to_string(attention),
-                            std::to_string(expert)};
-  }
 }
 
 }  // namespace
@@ -117,7 +99,9 @@ LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> 
     auto planned = planned_ranks(model, changed, cluster);
     if (!planned.ok()) continue;
     ++search.tried;
-    resolve(planned->front().shape, changed);
+    for (RunConfig& config : changed) {
+      if (config.zebra()) write_zebra(planned->front().shape, config);
+    }
     auto forecast = forecast_ranks(model, changed, cluster, limits);
     if (!forecast.ok()) continue;
     const RunConfig& own = configs.front();

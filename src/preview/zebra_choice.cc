@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -104,6 +105,28 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
   setup.lags = run.lags;
 }
 
+void write_zebra(const RunShape& shape, RunConfig& config) {
+  RunConfig::Parallel& parallel = config.parallel;
+  if (parallel.attention_devices == 0) {
+    parallel.attention_devices = std::ssize(shape.attending_devices());
+  }
+  if (config.auto_offloaded()) {
+    std::vector<int64_t> kept(static_cast<size_t>(shape.num_layers), 0);
+    for (const RecordShape& record : shape.records) {
+      if (record.expert >= 0)
+        kept[static_cast<size_t>(record.layer)] += shape.attends(record.device);
+    }
+    parallel.offloaded.clear();
+    for (const int64_t experts : brief(std::move(kept))) {
+      parallel.offloaded.push_back(std::to_string(experts));
+    }
+  }
+  const auto& [head, attention, expert] = shape.lags;
+  if (config.auto_lags()) {
+    parallel.lags = {std::to_string(head), std::to_string(attention), std::to_string(expert)};
+  }
+}
+
 Status choose_zebra(RunConfig& config, RankGroup& ranks,
                     const std::optional<MachineSheet>& measured) {
   if (!is_open(config)) return Status();
@@ -114,14 +137,8 @@ Status choose_zebra(RunConfig& config, RankGroup& ranks,
   RETURN_IF_ERROR(set_frozen(config, model.config, setup));
   const MachineSheet machine = measured ? *measured : this_machine_sheet(config.gpus());
   choose_zebra(model.shape, {{&machine}}, config, setup);
-  RunConfig::Parallel& parallel = config.parallel;
-  parallel.attention_devices = attending(setup);
-  parallel.offloaded.clear();
-  for (const int64_t experts : setup.offloaded) {
-    parallel.offloaded.push_back(std::to_string(experts));
-  }
-  const auto& [head, attention, expert] = setup.lags;
-  parallel.lags = {std::to_string(head), std::to_string(attention), std::to_string(expert)};
+  write_zebra(make_run_shape(model.shape, setup), config);
+  const RunConfig::Parallel& parallel = config.parallel;
   log_info(
       strf("parallel.attention_devices %lld, parallel.offloaded %s, parallel.lags %s, as "
            "planned for %s",

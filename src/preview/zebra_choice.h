@@ -29,6 +29,10 @@ struct RankMachines {
 void choose_zebra(const ModelShape& model, const RankMachines& machines, const RunConfig& config,
                   RunSetup& setup);
 
+// Replaces "auto" in a run's parallel.attention_devices, offloaded and lags by what a shape of it
+// has. REQUIRES: zebra.
+void write_zebra(const RunShape& shape, RunConfig& config);
+
 // The same for a run that begins or goes on: replaces "auto" by numbers, and logs them. All ranks
 // call it together with rank 0's settings; rank 0 chooses for all, by its own machine, and only its
 // settings get the numbers. `measured`: rank 0's machine; none: a rough sheet of it. Returns the

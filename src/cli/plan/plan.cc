@@ -43,7 +43,7 @@ class PlanCommand : public RunCommand {
         ->type_name("FILE");
     app().add_flag("--search", search_,
                    "list settings of the run on the machine, or all strategies to train on several "
-                   "devices, best first");
+                   "devices and layouts of the run on them, best first");
     app().add_option("--html", html_, "file for a page that shows one step")->type_name("FILE");
     app()
         .add_option("--routing", routing_,

@@ -259,6 +259,7 @@ std::string SearchReport::json() const {
     if (i < shown || layouts.runs[i].as_it_is)
       json["layouts"].push_back(layout_json(layouts.runs[i]));
   }
+  if (layouts.too_large > 0) json["layouts_too_large"] = layouts.too_large;
   if (ranks) json["as_train"] = ranks_json(*ranks);
   if (routed) json["as_train"]["routing"] = routing_json(*routed);
   if (!no_ranks.empty()) json["as_train"] = {{"why", no_ranks}};
