@@ -1,4 +1,4 @@
-// What models need that is not implemented, by name, so that a refusal says what is missing.
+// Names of what models need and Pagoda does not have, so that a refusal says what is missing.
 #pragma once
 
 #include <string>

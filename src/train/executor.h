@@ -203,8 +203,8 @@ class Executor {
   void count_rows(const Task& task);
   void enqueue_index(const Task& task, Stream& s);
   struct Lanes {
-    std::unique_ptr<Stream> out, in, from_below,
-        from_above;  // the last two: nullptr with one stage
+    std::unique_ptr<Stream> out, in;
+    std::unique_ptr<Stream> from_below, from_above;  // nullptr with one stage
   };
   using Channels = std::map<std::pair<int, int>, int64_t>;  // [from, to] transfers so far
   void transfer(const Task& task, Lease& lease, Stream& s);
@@ -251,7 +251,7 @@ class Executor {
   std::vector<double> routed_copies_;  // (M, 1, prob_sums (E), counts (E) in half of as many)
   std::vector<Event> routed_at_, routing_sent_;  // (M)
   std::vector<Event> indexed_at_;                // [device of the rank] its newest kIndex
-  std::vector<Event> chosen_read_;               // [device of the rank][microbatch] the same
+  std::vector<Event> chosen_read_;  // [device of the rank][microbatch] its newest kIndex
   std::vector<float> aux_gradient_;              // (M, E)
   float z_slope_ = 0;
   std::vector<int32_t> load_;                    // (num_layers, E) tokens of the newest step

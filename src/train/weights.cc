@@ -266,7 +266,12 @@ Status send_records(Session& session, WeightSource& own) {
     ASSIGN_OR_RETURN(const std::vector<std::string> asked, session.ranks().agree(Status(), ""));
     if (asked[0].empty()) return Status();
     int64_t record = 0;
-    CHECK(parse_int64(asked[0], record) && record >= 0 && record < records);
+    if (!parse_int64(asked[0], record) || record < 0 || record >= records) {
+      return Status(
+          Exit::kIoError,
+          "rank 0 asked for no record of this model; checkpoints are intact: see that all "
+          "ranks run the same program, and resume");
+    }
     const bool here = session.shape().is_home(record);
     values.resize(here ? session.table().records[static_cast<size_t>(record)].num_elements : 0);
     RETURN_IF_ERROR(bring(session, own, record, values));
