@@ -71,14 +71,8 @@ TEST_F(ManPageTest, BashCompletesCommandsFlagsAndChoices) {
 }
 
 // False, and said so, if this machine lacks the shell.
-bool has_shell(const char* path) {
-  if (std::filesystem::exists(path)) return true;
-  std::printf("SKIPPED: there is no %s here\n", path);
-  return false;
-}
-
 TEST_F(ManPageTest, FishCompletesCommandsFlagsAndChoices) {
-  if (!has_shell("/usr/bin/fish")) GTEST_SKIP();
+  if (!std::filesystem::exists("/usr/bin/fish")) GTEST_SKIP() << "there is no /usr/bin/fish here";
   put_file(dir_.file("pagoda.fish"), pagoda({"completion", "fish"}).out);
   // [line typed, what fish offers for its last word, without what is said of each]
   const auto offered = [&](const std::string& line) {
@@ -100,7 +94,7 @@ TEST_F(ManPageTest, FishCompletesCommandsFlagsAndChoices) {
 
 // A zsh with a terminal, in which a person presses Tab behind `line`: what it shows of the line.
 TEST_F(ManPageTest, ZshCompletesCommandsFlagsAndChoices) {
-  if (!has_shell("/usr/bin/zsh")) GTEST_SKIP();
+  if (!std::filesystem::exists("/usr/bin/zsh")) GTEST_SKIP() << "there is no /usr/bin/zsh here";
   std::filesystem::create_directory(dir_.file("functions"));
   put_file(dir_.file("functions/_pagoda"), pagoda({"completion", "zsh"}).out);
   const std::string completes =

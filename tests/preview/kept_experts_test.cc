@@ -5,19 +5,11 @@
 
 #include "plan/zebra/run_zebra.h"
 #include "preview/model_sizes.h"
+#include "tests/preview/twelve_experts.h"
 #include "train/trainer.h"
 
 namespace pagoda {
 namespace {
-
-constexpr const char* kConfig = R"({
-  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 320,
-  "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-  "head_dim": 16, "intermediate_size": 64, "moe_intermediate_size": 96, "num_experts": 12,
-  "num_experts_per_tok": 2, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.01,
-  "initializer_range": 0.02, "max_position_embeddings": 2048, "mlp_only_layers": [],
-  "decoder_sparse_step": 1, "attention_bias": false})";
 
 RunConfig zebra_run() {
   RunConfig config;
@@ -40,7 +32,7 @@ std::vector<int64_t> whole(const ModelConfig& model, const RunConfig& config, in
 }
 
 TEST(RunProfile, ExpertsFitAsTheMemoryPlanSays) {
-  const ModelConfig model = ModelConfig::parse(kConfig, "test").take();
+  const ModelConfig model = ModelConfig::parse(kTwelveExperts, "test").take();
   RunConfig config = zebra_run();
   // The run has 36 experts: 5 may stay where attention is, and the other device holds 33.
   const int64_t attends = whole(model, config, 5)[0], others = whole(model, config, 3)[1];
@@ -54,7 +46,7 @@ TEST(RunProfile, ExpertsFitAsTheMemoryPlanSays) {
 }
 
 TEST(RunProfile, NothingIsKeptWithoutZebra) {
-  const ModelConfig model = ModelConfig::parse(kConfig, "test").take();
+  const ModelConfig model = ModelConfig::parse(kTwelveExperts, "test").take();
   RunConfig config = zebra_run();
   config.parallel.layout = LayoutKind::kExperts;
   const KeptExperts kept = kept_experts(model, config).take();

@@ -6,23 +6,15 @@
 #include "plan/machine/device_profile.h"
 #include "plan/step/task.h"
 #include "preview/this_machine.h"
+#include "tests/preview/twelve_experts.h"
 
 namespace pagoda {
 namespace {
 
-constexpr const char* kConfig = R"({
-  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 320,
-  "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-  "head_dim": 16, "intermediate_size": 64, "moe_intermediate_size": 96, "num_experts": 12,
-  "num_experts_per_tok": 2, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.01,
-  "initializer_range": 0.02, "max_position_embeddings": 2048, "mlp_only_layers": [],
-  "decoder_sparse_step": 1, "attention_bias": false})";
-
 const char* const kFast = "cpu/4";
 const char* const kSlow = "cpu/4:5";
 
-ModelSizes model_sizes() { return parse_model_sizes(kConfig, "test").take(); }
+ModelSizes model_sizes() { return parse_model_sizes(kTwelveExperts, "test").take(); }
 
 // Both layouts of this run attend on both devices in shares by speed, or on one of them alone.
 RunConfig run_of_two() {

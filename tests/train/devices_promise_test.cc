@@ -138,12 +138,7 @@ TEST(DevicesPromise, OneHash) {
   if (!all_combinations) {
     EXPECT_LE(rows.size(), 120u);
   }
-  for (size_t i = 0; i < rows.size(); i += kUnderSanitizer ? 5 : 1) {
-    expect_reference(rows[i], i);
-    if (HasFailure()) return;
-    if (all_combinations && i % 100 == 99) std::printf("%zu of %zu\n", i + 1, rows.size());
-  }
-  std::printf("%zu runs have one hash\n", rows.size());
+  run_rows(rows, kUnderSanitizer ? 5 : 1, expect_reference);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -70,6 +71,17 @@ inline bool all_combinations = false;
 inline std::vector<Levels> rows_of_table(const Levels& counts,
                                          const std::function<bool(const Levels&)>& valid) {
   return all_combinations ? full_product(counts, valid) : pairwise(counts, valid);
+}
+
+// Runs every `stride`-th row, with its number, until one fails, and says how many there are.
+inline void run_rows(const std::vector<Levels>& rows, size_t stride,
+                     const std::function<void(const Levels&, size_t)>& run) {
+  for (size_t i = 0; i < rows.size(); i += stride) {
+    run(rows[i], i);
+    if (testing::Test::HasFailure()) return;
+    if (all_combinations && i % 100 == 99) std::printf("%zu of %zu\n", i + 1, rows.size());
+  }
+  std::printf("%zu runs have one hash\n", rows.size());
 }
 
 // What main() of such a program does.

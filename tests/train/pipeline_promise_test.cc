@@ -4,19 +4,14 @@
 // with the smallest budgets must have paged.
 #include <gtest/gtest.h>
 
-#include "tests/testing/sanitizer.h"
-#include "tests/testing/storage/storage_sim.h"
-#include "tests/testing/tiny_run.h"
+#include "tests/train/layout_run.h"
 
 namespace pagoda {
 namespace {
 
-constexpr int64_t kSteps = kUnderSanitizer ? 2 : 4;
 constexpr PipelineOrder kGpipe = PipelineOrder::kGpipe;
 constexpr PipelineOrder kAlternate = PipelineOrder::kOneForwardOneBackward;
 constexpr PipelineOrder kBreadth = PipelineOrder::kBreadthFirst;
-
-enum class Budget { kMinimum, kMiddle, kAmple };
 
 constexpr const char* kAllMoe = R"({"mlp_only_layers": [], "num_hidden_layers": 4})";
 constexpr const char* kTied =
@@ -91,38 +86,6 @@ const PipelineRow kRows[] = {
     {.what = "resumed", .order = kGpipe, .devices = "cpu*3", .resumed = true},
 };
 
-std::unique_ptr<TinyRun> run_of(const PipelineRow& row) {
-  auto run = std::make_unique<TinyRun>(DType::kBF16, tiny_with(row.changes).c_str());
-  RunConfig& config = run->config();
-  config.data.sequence_len = config.train.micro_batch_tokens = 16;
-  config.train.tokens_per_step = 12 * 16;
-  config.train.steps = config.train.save_steps = kSteps;
-  config.train.eval_steps = kSteps / 2;
-  config.train.chunks = row.chunks;
-  config.train.shards = row.shards;
-  config.train.expert_shards = row.expert_shards;
-  config.optim.clip = row.clip;
-  config.optim.correction_speed = row.correction_speed;
-  return run;
-}
-
-std::string on_one_device(const PipelineRow& row) {
-  const std::unique_ptr<TinyRun> run = run_of(row);
-  SimStorage storage(99);
-  const Outcome outcome = run_to_end(run->config(), &storage);
-  CHECK(outcome.status.ok(), "%s", outcome.status.message().c_str());
-  return outcome.sha256;
-}
-
-void set_budgets(Budget budget, TinyRun& run) {
-  if (budget == Budget::kAmple) return;
-  run.use_minimum_budgets();
-  if (budget == Budget::kMinimum) return;
-  RunConfig& config = run.config();
-  config.memory.device = MemorySize::of_bytes(config.device_bytes() + 150 * kKiB);
-  config.memory.host = MemorySize::of_bytes(config.host_bytes() + 300 * kKiB);
-}
-
 class PipelinePromise : public testing::TestWithParam<PipelineRow> {};
 
 TEST_P(PipelinePromise, EveryRunGivesTheHashOfOneDevice) {
@@ -139,7 +102,7 @@ TEST_P(PipelinePromise, EveryRunGivesTheHashOfOneDevice) {
   ASSERT_TRUE(config.validate().ok()) << config.validate().message();
   set_budgets(row.budget, *run);
   SimStorage storage(7);
-  const Outcome outcome = run_to_end(config, &storage, row.resumed ? kSteps / 2 : -1);
+  const Outcome outcome = run_to_end(config, &storage, row.resumed ? kLayoutSteps / 2 : -1);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
   EXPECT_EQ(outcome.sha256, expected);
   if (row.budget == Budget::kMinimum) expect_paged(outcome.paging);

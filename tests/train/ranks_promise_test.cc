@@ -83,12 +83,7 @@ void expect_promise(const Levels& row, uint64_t number) {
 TEST(RanksPromise, OneHash) {
   const Watchdog watchdog("ranks", std::chrono::seconds(all_combinations ? 7200 : 600));
   const std::vector<Levels> rows = rows_of_table(kCounts, is_valid);
-  for (size_t i = 0; i < rows.size(); i += kUnderSanitizer ? 4 : 1) {
-    expect_promise(rows[i], i);
-    if (HasFailure()) return;
-    if (all_combinations && i % 100 == 99) std::printf("%zu of %zu\n", i + 1, rows.size());
-  }
-  std::printf("%zu runs have one hash\n", rows.size());
+  run_rows(rows, kUnderSanitizer ? 4 : 1, expect_promise);
 }
 
 }  // namespace

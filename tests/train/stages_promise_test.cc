@@ -200,12 +200,7 @@ TEST(StagesPromise, OneHash) {
   if (!all_combinations) {
     EXPECT_LE(rows.size(), 60u);
   }
-  for (size_t i = 0; i < rows.size(); i += kUnderSanitizer ? 5 : 1) {
-    expect_promise(rows[i], i);
-    if (HasFailure()) return;
-    if (all_combinations && i % 100 == 99) std::printf("%zu of %zu\n", i + 1, rows.size());
-  }
-  std::printf("%zu runs have one hash\n", rows.size());
+  run_rows(rows, kUnderSanitizer ? 5 : 1, expect_promise);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace pagoda {
 namespace {
 
-constexpr size_t kBlock = 4096, kFirst = 65536;
+constexpr size_t kStoreBlock = 4096, kFirst = 65536;
 
 uint64_t get(const std::string& bytes, size_t at, size_t size) {
   uint64_t value = 0;
@@ -27,7 +27,7 @@ void put(std::string& bytes, size_t at, uint64_t value, size_t size) {
 }
 
 void seal(std::string& bytes, size_t block) {
-  put(bytes, block + kBlock - 4, crc32c(bytes.data() + block, kBlock - 4), 4);
+  put(bytes, block + kStoreBlock - 4, crc32c(bytes.data() + block, kStoreBlock - 4), 4);
 }
 
 std::string hash_text(const std::string& bytes) {
@@ -43,7 +43,7 @@ std::vector<size_t> extent_offsets(const std::string& file) {
     const size_t at = 60 + 12 * c;
     for (uint64_t i = 0; i < get(file, at + 8, 4); ++i) {
       offsets.push_back(end);
-      end += kBlock + get(file, at, 8);
+      end += kStoreBlock + get(file, at, 8);
     }
   }
   EXPECT_EQ(end, file.size());
@@ -59,14 +59,14 @@ void make_old_run(const std::string& checkpoint, const std::string& page_file) {
   old.replace(0, 56, file, 0, 56);
   put(old, 8, 1, 4);
   seal(old, 0);
-  old.replace(kBlock, kBlock, old, 0, kBlock);
+  old.replace(kStoreBlock, kStoreBlock, old, 0, kStoreBlock);
 
   const std::vector<size_t> offsets = extent_offsets(file);
   std::string pages = get_file(checkpoint + "/pages.bin");
   size_t end = kFirst;  // durable pages come first
   for (size_t i = 0; i < pages.size() / 20; ++i) {
     const size_t from = offsets[get(pages, 20 * i + 4, 4)];
-    const size_t bytes = kBlock + get(file, from + 48, 8);
+    const size_t bytes = kStoreBlock + get(file, from + 48, 8);
     const size_t slot = i % 2, to = end + slot * bytes;
     old.replace(to, bytes, file, from, bytes);
     put(old, to + 8, 1, 4);
