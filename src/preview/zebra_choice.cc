@@ -7,8 +7,10 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "offload/page_file.h"
 #include "plan/machine/device_profile.h"
 #include "plan/machine/task_costs.h"
+#include "plan/memory/memory_plan.h"
 #include "plan/step/pages.h"
 #include "plan/zebra/run_zebra.h"
 #include "preview/model_sizes.h"
@@ -64,6 +66,53 @@ MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
   return all;
 }
 
+// What a step of a rank's devices needs at a time does not grow with layers behind the second that
+// has experts.
+ModelShape first_layers(ModelShape model) {
+  size_t layers = 0;
+  for (int moe = 0; layers < model.is_moe.size() && moe < 2; ++layers) moe += model.is_moe[layers];
+  model.is_moe.resize(layers);
+  if (!model.is_conv.empty()) model.is_conv.resize(layers);
+  return model;
+}
+
+// Bytes that a step needs at a time on each of a rank's devices; empty: no memory is enough.
+std::vector<int64_t> needed_at_a_time(const ModelShape& model, RunSetup setup, int rank) {
+  setup.rank = rank;
+  const RunShape shape = make_run_shape(model, setup);
+  const MemoryBudget budget = make_budget(model, setup, kRoomForAll, kRoomForAll);
+  const auto plan = plan_memory(shape, PageTable(shape), budget, kPageHeaderBytes);
+  return plan.ok() ? plan.value().min_on_device : std::vector<int64_t>();
+}
+
+// What each device keeps of weights beside what a step needs at a time, by the machine of its rank,
+// or the only one that is known.
+std::vector<WeightRoom> weight_rooms(const RankMachines& machines, const ModelShape& model,
+                                     const RunConfig& config, const RunSetup& setup) {
+  const std::vector<MemorySize>& listed = config.memory.device.listed();
+  std::vector<WeightRoom> rooms;
+  for (size_t first = 0; first < setup.devices.size();) {
+    const int rank = setup.devices[first].rank;
+    const std::vector<int64_t> needed = needed_at_a_time(model, setup, rank);
+    if (needed.empty()) return {};
+    const size_t known = std::min(static_cast<size_t>(rank), machines.sheets.size() - 1);
+    const MachineSheet& sheet = *machines.sheets[known];
+    const auto sharing = std::ssize(needed);
+    const int64_t own = sheet.gpu() ? sheet.device_bytes() : sheet.device_bytes() / sharing;
+    const double by_default = sheet.gpu() ? kAutoGpu : kAutoDevice;
+    const int64_t host_bytes =
+        config.memory.host.resolve(sheet.host_bytes(), sheet.auto_host_bytes());
+    for (size_t place = 0; place < needed.size(); ++place) {
+      const int64_t device_bytes = listed[std::min(place, listed.size() - 1)].resolve(
+          own, static_cast<int64_t>(by_default * static_cast<double>(own)));
+      rooms.push_back({static_cast<double>(device_bytes - needed[place]),
+                       static_cast<double>(host_bytes) / static_cast<double>(sharing)});
+    }
+    first += needed.size();
+  }
+  return rooms;
+}
+
 }  // namespace
 
 int64_t most_kept_experts(const ModelShape& model, const RunSetup& setup) {
@@ -91,11 +140,17 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
   }
   if (!config.auto_offloaded()) open.offloaded = setup.offloaded;
   if (!config.auto_lags()) open.lags = setup.lags;
-  const auto with = [&](int64_t devices, int64_t offloaded) {
+  const auto candidate = [&](int64_t devices, int64_t offloaded) {
     RunSetup other = setup;
     if (!open.attention_devices) other.deal_attention(devices);
     other.offloaded = {offloaded};
-    return make_run_shape(model, other);
+    return other;
+  };
+  const auto with = [&](int64_t devices, int64_t offloaded) {
+    return make_run_shape(model, candidate(devices, offloaded));
+  };
+  open.rooms = [&, brief = first_layers(model)](int64_t devices, int64_t offloaded) {
+    return weight_rooms(machines, brief, config, candidate(devices, offloaded));
   };
   const MachineProfile profile =
       costs_of(machines, model, with(open.attention_devices.value_or(1), 0), config, setup);

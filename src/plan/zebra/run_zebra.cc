@@ -8,21 +8,27 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "plan/step/pages.h"
 #include "plan/step/zebra_actions.h"
 #include "plan/zebra/zebra.h"
 
 namespace pagoda {
 namespace {
 
+constexpr double kNever = 1e9;  // seconds; what does not fit comes last
+
 // Seconds of a chunk's work in one layer, by the costs of each device.
 class RunTimes {
  public:
-  RunTimes(const RunShape& shape, const MachineProfile& profile)
+  RunTimes(const RunShape& shape, const MachineProfile& profile,
+           const std::vector<WeightRoom>& rooms)
       : shape_(shape),
         profile_(profile),
+        rooms_(rooms),
         width_(shape.microbatches / shape.rounds()),
         attended_(static_cast<size_t>(shape.devices), 0) {
     for (int64_t b = 0; b < width_; ++b) ++attended_[static_cast<size_t>(shape.attending(0, b))];
+    all_stays_ = all_stays();
   }
 
   ChunkTimes of(int64_t layer) const;
@@ -36,6 +42,9 @@ class RunTimes {
   }
   double of_microbatches(std::initializer_list<TaskKind> kinds, int device) const;
   double of_experts(TaskKind kind, int device, int64_t experts) const;
+  double bytes_of(int device, bool experts, bool states) const;  // of its experts, or dense parts
+  bool all_stays() const;
+  PassSeconds paging_s(int device, int64_t experts, int64_t layer) const;
   double transfer(const std::vector<int64_t>& experts, bool back, double row_bytes) const;
   double rows() const {  // of an expert, of each microbatch
     return static_cast<double>(shape_.microbatch_tokens * shape_.experts_per_token) /
@@ -44,8 +53,10 @@ class RunTimes {
 
   const RunShape& shape_;
   const MachineProfile& profile_;
+  const std::vector<WeightRoom>& rooms_;
   int64_t width_;
   std::vector<int64_t> attended_;  // [device] microbatches of a chunk
+  bool all_stays_ = true;
 };
 
 double RunTimes::of_microbatches(std::initializer_list<TaskKind> kinds, int device) const {
@@ -62,6 +73,58 @@ double RunTimes::of_experts(TaskKind kind, int device, int64_t experts) const {
   const double of_one = seconds(kind, device, 0) * blocks;
   return static_cast<double>(experts) *
          (of_one + seconds(kind, device, of_expert) - seconds(kind, device, 0));
+}
+
+double RunTimes::bytes_of(int device, bool experts, bool states) const {
+  double bytes = 0;
+  for (int64_t r = 0; r < std::ssize(shape_.records); ++r) {
+    const RecordShape& record = shape_.records[static_cast<size_t>(r)];
+    const bool here = experts ? record.expert >= 0 && record.device == device
+                              : record.expert < 0 && shape_.computes_with(device, r);
+    if (!here) continue;
+    bytes += static_cast<double>(record.num_elements * shape_.dtype_bytes);
+    if (states && record.device == device) bytes += static_cast<double>(record.state_bytes);
+  }
+  return bytes;
+}
+
+// Whether weights and states all stay on their devices; else no state does.
+bool RunTimes::all_stays() const {
+  for (int d = 0; d < shape_.devices && !rooms_.empty(); ++d) {
+    const double all = bytes_of(d, false, true) + bytes_of(d, true, true);
+    if (rooms_[static_cast<size_t>(d)].device_bytes < all) return false;
+  }
+  return true;
+}
+
+// How long what a layer's experts need comes and goes for a chunk. Unless all stays on the devices,
+// weights come once a step, after their update, and gradients go. Chunks of a layer follow each
+// other closely, and two layers are on their way: where the weights of two have no room beside the
+// sums of gradients, which all layers share, chunks read them again; where those of all have none,
+// the backward does. Every layer is taken to have as many experts there.
+PassSeconds RunTimes::paging_s(int device, int64_t experts, int64_t layer) const {
+  if (all_stays_ || experts == 0) return {};
+  const WeightRoom& room = rooms_[static_cast<size_t>(device)];
+  if (room.device_bytes < 0) return {kNever, kNever};
+  const RecordShape& expert = shape_.records[static_cast<size_t>(shape_.expert(layer, 0))];
+  const int64_t sums = shape_.pages_expert_sums() ? PageTable::expert_sum_pages(shape_) : 0;
+  const auto sum_bytes = static_cast<double>(experts * sums * expert.num_elements) * sizeof(float);
+  const double held = std::max(0.0, room.device_bytes - bytes_of(device, false, false) - sum_bytes);
+  const auto of_layer = static_cast<double>(experts * expert.num_elements * shape_.dtype_bytes);
+  const double of_all = bytes_of(device, true, false);
+  const auto beyond = [](double wanted, double has) { return std::max(0.0, 1 - has / wanted); };
+  const double of_chunk = 1 / static_cast<double>(shape_.rounds());
+  const double again = beyond(2 * of_layer, held);
+  const double away = beyond(of_all, held);
+  const double forward = of_layer * std::max(of_chunk, again);
+  const double backward = of_layer * std::max(away * of_chunk, again);
+  // What is not in host memory either; the devices of a rank share its drives.
+  const double of_drive = away > 0 ? beyond(of_all, held + room.host_bytes) / away : 0;
+  const auto sharing = static_cast<double>(shape_.devices_of(shape_.rank_of(device)).count);
+  const double upload_s =
+      std::max(profile_.upload.unit_s, of_drive * sharing * profile_.read.unit_s);
+  return {forward * upload_s,
+          std::max(backward * upload_s, of_layer * of_chunk * profile_.download.unit_s)};
 }
 
 // What the busiest device puts together, the longest way of any pair's rows, and what arrives at
@@ -99,8 +162,10 @@ ChunkTimes RunTimes::of(int64_t layer) const {
   int attending = 0;
   for (int d = 0; d < shape_.devices; ++d) {
     const int64_t own = experts[static_cast<size_t>(d)];
-    const PassSeconds of_experts = {this->of_experts(TaskKind::kExpert, d, own),
-                                    this->of_experts(TaskKind::kExpertBackward, d, own)};
+    const PassSeconds paging_s = this->paging_s(d, own, layer);
+    const PassSeconds of_experts = {
+        std::max(paging_s.forward_s, this->of_experts(TaskKind::kExpert, d, own)),
+        std::max(paging_s.backward_s, this->of_experts(TaskKind::kExpertBackward, d, own))};
     const auto raise = [](PassSeconds& most, const PassSeconds& by) {
       most = {std::max(most.forward_s, by.forward_s), std::max(most.backward_s, by.backward_s)};
     };
@@ -181,8 +246,12 @@ class ZebraRunSearch {
 
   const ChunkTimes& times_of(int64_t layer, int64_t offloaded) {
     const auto [at, is_new] = times_.try_emplace({shape_.is_moe[layer] != 0, offloaded});
-    if (is_new)
-      at->second = RunTimes(make_(best_.attention_devices, offloaded), profile_).of(layer);
+    if (is_new) {
+      const RunShape uniform = make_(best_.attention_devices, offloaded);
+      const std::vector<WeightRoom> rooms =
+          open_.rooms ? open_.rooms(best_.attention_devices, offloaded) : std::vector<WeightRoom>();
+      at->second = RunTimes(uniform, profile_, rooms).of(layer);
+    }
     return at->second;
   }
 
@@ -225,10 +294,11 @@ std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>&
   return offloaded;
 }
 
-ActionTimes run_times(const RunShape& shape, const MachineProfile& profile) {
+ActionTimes run_times(const RunShape& shape, const MachineProfile& profile,
+                      const std::vector<WeightRoom>& rooms) {
   ActionTimes times;
   std::vector<ChunkTimes> layers;
-  const RunTimes of_run(shape, profile);
+  const RunTimes of_run(shape, profile, rooms);
   for (int64_t l = 0; l < shape.num_layers; ++l) layers.push_back(of_run.of(l));
   times.of = [layers](int32_t layer, int32_t) { return layers[static_cast<size_t>(layer)]; };
   times.chunks = static_cast<int32_t>(shape.rounds());

@@ -1,7 +1,7 @@
 // What zebra leaves open in a run (parallel.layout = zebra): how many devices attend, how many
 // experts of each layer they keep (Asym-EA), and the lags. The clock of actions times candidates,
-// with the costs of the run's own devices, as if nothing were paged. No bit depends on the choice.
-// Pure.
+// with the costs of the run's own devices; an expert whose weights do not stay on its device takes
+// as long as they come, if that is longer. No bit depends on the choice. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,18 @@
 
 namespace pagoda {
 
+// Bytes that one device has for weights and states beside what a step needs at a time, below 0 if
+// that does not fit; and its part of its rank's host memory. Weights that have room in neither come
+// from the drives.
+struct WeightRoom {
+  double device_bytes = 0, host_bytes = 0;
+};
+
 // Seconds of a step's chunks on the run's devices: those that attend are the faster ones, and each
-// kind takes as long as the slowest of it. REQUIRES: tasks as they run, not taken together.
-ActionTimes run_times(const RunShape& shape, const MachineProfile& profile);
+// kind takes as long as the slowest of it. `rooms`: [device]; empty: all weights stay on their
+// devices. REQUIRES: tasks as they run, not taken together.
+ActionTimes run_times(const RunShape& shape, const MachineProfile& profile,
+                      const std::vector<WeightRoom>& rooms = {});
 
 // [layer] so many experts in all, evenly over the layers that have some, more in the later ones.
 std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>& is_moe);
@@ -45,6 +54,9 @@ struct OpenZebra {
   std::optional<int64_t> attention_devices;
   std::optional<std::vector<int64_t>> offloaded;
   std::optional<Lags> lags;
+  // Gives run_times() its rooms, for so many devices that attend and experts of each layer there.
+  // Candidates that do not fit come last. Empty: all weights stay on their devices.
+  std::function<std::vector<WeightRoom>(int64_t attention_devices, int64_t offloaded)> rooms = {};
 };
 
 // The fastest of a few hundred candidates for each number of devices that attend; the first among

@@ -1,0 +1,147 @@
+// What zebra chooses where the slower device cannot hold all experts: the forecast of a run pages
+// them, the clock that chooses knows only how long they take to come.
+#include "preview/zebra_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/machine/device_profile.h"
+#include "plan/step/pages.h"
+#include "plan/zebra/run_zebra.h"
+#include "preview/run_forecast.h"
+#include "preview/this_machine.h"
+#include "tests/preview/twelve_experts.h"
+
+namespace pagoda {
+namespace {
+
+const char* const kFast = "cpu/4";
+const char* const kSlow = "cpu/4:5";
+
+ModelSizes model_sizes() { return parse_model_sizes(kTwelveExperts, "test").take(); }
+
+// The faster device has 5 MiB, room for its part of weights but not of states.
+RunConfig run_of_two(const std::vector<std::string>& device_bytes) {
+  RunConfig config;
+  config.train.devices = {kFast, kSlow};
+  config.train.tokens_per_step = 512;
+  config.train.micro_batch_tokens = 64;
+  config.train.chunks = 4;
+  config.train.save_steps = 0;
+  config.data.sequence_len = 64;
+  config.memory.device = MemorySizes::parse(device_bytes).take();
+  config.memory.host = MemorySize::parse("1GiB").take();
+  config.parallel.layout = LayoutKind::kZebra;
+  config.parallel.attention_devices = 1;
+  return config;
+}
+
+// `row_us`: of experts, of the fast device and the slow one. With 25 us attention and experts take
+// as long on their devices; a page of an expert takes as long to come as several of them compute.
+MachineSheet sheet_of(const RunConfig& config, double fast_row_us = 25, double slow_row_us = 25) {
+  MachineSheet sheet = this_machine_sheet();
+  sheet.host.cores = 64;  // nothing waits for a core
+  sheet.host.copy_gb_s = 0.002;
+  sheet.profile.model =
+      profile_key(model_sizes().shape, config.train.micro_batch_tokens, config.data.sequence_len);
+  for (const auto& [name, row_us] : {std::pair(kFast, fast_row_us), {kSlow, slow_row_us}}) {
+    MeasuredCosts costs;
+    for (std::optional<Cost>& cost : costs) cost = Cost{0, 1e-9, 1, 0};
+    const auto set = [&](TaskKind kind, double us) {
+      costs[static_cast<size_t>(kind)]->unit_s = us * 1e-6;
+    };
+    set(TaskKind::kAttention, 50);
+    set(TaskKind::kAttentionBackward, 100);
+    set(TaskKind::kExpert, row_us);
+    set(TaskKind::kExpertBackward, 2 * row_us);
+    add_device(name, costs, sheet.profile);
+  }
+  return sheet;
+}
+
+std::optional<double> step_s(RunConfig config, const MachineSheet& sheet, int64_t kept) {
+  config.parallel.offloaded = {std::to_string(kept)};
+  const RunForecast forecast = forecast_run(model_sizes(), config, sheet, kFinePlan).take();
+  return forecast.step ? std::optional(forecast.step->step_s()) : std::nullopt;
+}
+
+int64_t chosen(const RunConfig& config, const MachineSheet& sheet) {
+  const PlannedRun run = planned_run(model_sizes(), config, sheet).take();
+  RunConfig written = config;
+  write_zebra(run.shape, written);
+  return written.offloaded().front();
+}
+
+TEST(ZebraChoice, KeepsMoreExpertsWhereTheOthersWouldComeAndGo) {
+  const RunConfig roomy = run_of_two({"1GiB", "1GiB"});
+  const MachineSheet sheet = sheet_of(roomy);
+  const int64_t with_room = chosen(roomy, sheet);
+  for (const char* slow_bytes : {"2MiB", "2400KiB", "3MiB"}) {
+    const RunConfig narrow = run_of_two({"5MiB", slow_bytes});
+    double best_s = std::numeric_limits<double>::infinity();
+    for (int64_t kept = 0; kept < 12; ++kept) {
+      if (const auto seconds = step_s(narrow, sheet, kept)) best_s = std::min(best_s, *seconds);
+    }
+    const auto chosen_s = step_s(narrow, sheet, chosen(narrow, sheet));
+    ASSERT_TRUE(chosen_s) << slow_bytes;
+    EXPECT_LE(*chosen_s, 1.05 * best_s) << slow_bytes;
+    EXPECT_GT(*step_s(narrow, sheet, with_room), 1.2 * *chosen_s) << slow_bytes;
+  }
+}
+
+// With 2 MiB the faster device has no room for most experts' gradients, though keeping them would
+// be fastest: it computes them in no time.
+TEST(ZebraChoice, WhatDoesNotFitIsNotChosen) {
+  const RunConfig narrow = run_of_two({"2MiB"}), roomy = run_of_two({"1GiB"});
+  MachineSheet sheet = sheet_of(narrow, 0.01, 5000);
+  sheet.host.copy_gb_s = 1000;
+  ASSERT_FALSE(step_s(narrow, sheet, 11));
+  EXPECT_GE(chosen(roomy, sheet), 11);
+  EXPECT_TRUE(step_s(narrow, sheet, chosen(narrow, sheet)));
+}
+
+// An expert has 3 * 64 * 96 bf16 weights, 36,864 bytes, and twice as many of fp32 sums. The slower
+// device has twelve in each of three layers: 442,368 bytes a layer. A byte takes 1 us to come.
+TEST(ZebraChoice, PagesOfExpertsTakeTheTimeCountedByHand) {
+  RunSetup setup = run_setup(run_of_two({"1GiB"}));
+  setup.offloaded = {0};
+  const RunShape shape = make_run_shape(model_sizes().shape, setup);
+  ASSERT_EQ(PageTable::expert_sum_pages(shape), 1);
+  MachineProfile profile;
+  profile.upload.unit_s = 1e-6;
+  const double of_layer = 442'368, sums = 2 * of_layer, ample = 1e12;
+  const auto experts = [&](double held) {
+    const WeightRoom slow = {sums + held, ample};
+    return *run_times(shape, profile, {{ample, ample}, slow}).of(0, 0).slower.experts;
+  };
+  // Half of two layers' weights stay, so that each chunk reads half of a layer's again.
+  EXPECT_NEAR(experts(of_layer).forward_s, 0.5 * 0.442368, 1e-9);
+  EXPECT_NEAR(experts(of_layer).backward_s, 0.5 * 0.442368, 1e-9);
+  // Two of three layers stay: four chunks read what was updated once, and a third once more.
+  EXPECT_NEAR(experts(2 * of_layer).forward_s, 0.442368 / 4, 1e-9);
+  EXPECT_NEAR(experts(2 * of_layer).backward_s, 0.442368 / 3 / 4, 1e-9);
+  EXPECT_EQ(experts(ample).forward_s, 0);
+}
+
+// A run that begins knows one machine, a plan one for each rank: they choose alike.
+TEST(ZebraChoice, RanksOnLikeMachinesChooseAsOneMachineKnowsThem) {
+  const RunConfig config = run_of_two({"3MiB"});
+  const MachineSheet sheet = sheet_of(config);
+  RunSetup setup = run_setup(config);
+  setup.devices[1].rank = 1;
+  RunSetup planned = setup;
+  choose_zebra(model_sizes().shape, {{&sheet}}, config, setup);
+  choose_zebra(model_sizes().shape, {{&sheet, &sheet}}, config, planned);
+  EXPECT_EQ(setup.offloaded, planned.offloaded);
+  EXPECT_EQ(setup.lags, planned.lags);
+  EXPECT_GT(setup.offloaded.front(), 0);
+}
+
+}  // namespace
+}  // namespace pagoda
