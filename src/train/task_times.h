@@ -23,10 +23,12 @@ class TaskTimes {
   void begin(const Task& task, Stream& s);
   void end(Stream& s);
 
-  // REQUIRES of both: the streams have been waited for.
+  // REQUIRES of all: the streams have been waited for.
   const std::vector<CostSample>& of(TaskKind kind) const {
     return samples_[static_cast<size_t>(kind)];
   }
+  // Those of one of the rank's devices, on any of its streams.
+  std::vector<CostSample> of(TaskKind kind, int device) const;
   // What one of the rank's devices computed, in both phases.
   struct OfDevice {
     int64_t expert_rows = 0;  // of its forward
@@ -41,6 +43,7 @@ class TaskTimes {
   std::shared_ptr<Running> running_;  // the issuing thread's task, between begin and end
   std::mutex mutex_;                  // guards the rest while streams run
   std::array<std::vector<CostSample>, kTaskKinds> samples_;
+  std::array<std::vector<int>, kTaskKinds> sample_device_;  // of each; -1: the rank's host
   std::vector<OfDevice> devices_;
 };
 

@@ -139,7 +139,8 @@ void LayoutRace::add(const Layout& layout) {
               .bytes_per_s = wire_bytes(*trial) / (layout.exchange * trial->step_s())};
     }
   }
-  for (const Throttle& device : layout.devices) reference(device);
+  reference({layout.devices.front()});
+  reference(layout.devices);
   entries_.push_back({layout, link, make_run(layout, link)});
 }
 
@@ -149,39 +150,66 @@ void LayoutRace::draw_for(const std::string& name, BatchSource batches) {
   }
 }
 
-const LayoutRace::Reference& LayoutRace::reference(const Throttle& throttle) {
+const LayoutRace::Reference& LayoutRace::reference(const std::vector<Throttle>& devices) {
   for (const Reference& r : references_) {
-    if (r.throttle.experts == throttle.experts && r.throttle.rest == throttle.rest) return r;
+    if (names_of(r.devices) == names_of(devices)) return r;
   }
-  const Layout alone = expert_parallel("reference", {throttle}, ShareKind::kSpeed);
-  SessionOptions asked = options(alone, strf("reference-%zu", references_.size()));
+  const Layout all = expert_parallel("reference", devices, ShareKind::kUniform);
+  SessionOptions asked = options(all, strf("reference-%zu", references_.size()));
   asked.size.microbatches = std::max(step_.width, step_.chunks * step_.width / 2);
   asked.size.sums.shards = default_shards(asked.size.microbatches);
-  references_.push_back({throttle, std::make_unique<MeasuredRun>(folder_, storage_, asked)});
+  references_.push_back({devices, std::make_unique<MeasuredRun>(folder_, storage_, asked)});
   Reference& r = references_.back();
   r.run->draw(even_batch);
   measure(r);
   return r;
 }
 
-void LayoutRace::measure(Reference& reference) const {
-  reference.machine = measure_machine(*reference.run, storage_, directory_);
-  reference.run->measure(1);
-  fit_tasks(*reference.run, reference.machine);
+void LayoutRace::measure(Reference& r) const {
+  if (r.devices.size() == 1) r.machine = measure_machine(*r.run, storage_, directory_);
+  r.run->measure(r.devices.size() == 1 ? 1 : 2);
+  if (r.devices.size() == 1) return fit_tasks(*r.run, r.machine);
+  r.tasks.assign(r.devices.size(), {});
+  for (size_t d = 0; d < r.devices.size(); ++d) {
+    for (int kind = 0; kind < kTaskKinds; ++kind) {
+      const auto task = static_cast<TaskKind>(kind);
+      r.tasks[d][static_cast<size_t>(kind)] =
+          fit_cost(r.run->times().of(task, static_cast<int>(d)), 1 / r.devices[d].of(task));
+    }
+  }
 }
 
 bool LayoutRace::shared() const {
-  return std::any_of(references_.begin(), references_.end(),
-                     [](const Reference& r) { return r.machine.shared(); }) ||
-         measure_machine(*references_.front().run, storage_, directory_).shared();
+  const MeasuredRun& any = *references_.front().run;
+  return std::any_of(
+             references_.begin(), references_.end(),
+             [](const Reference& r) { return r.devices.size() == 1 && r.machine.shared(); }) ||
+         measure_machine(any, storage_, directory_).shared();
 }
 
+// What tasks take on these devices, together; what is between tasks, and of the machine, from the
+// first one alone.
 MachineProfile LayoutRace::profile_on(const std::vector<Throttle>& devices,
                                       const SlowLink::Speed& link) {
-  MachineProfile profile = profile_of(reference(devices.front()).machine, {}, {}, link);
-  for (const Throttle& device : devices) {
-    const MeasuredMachine& alone = reference(device).machine;
-    profile.device_tasks.push_back(profile_of(alone, {device}, device, link).device_tasks.front());
+  const std::vector<Throttle> first = {devices.front()};
+  const MeasuredMachine& machine = reference(first).machine;
+  MachineProfile profile = profile_of(machine, first, first.front(), link);
+  if (devices.size() == 1) return profile;
+  const TaskCosts alone = std::move(profile.device_tasks.front());
+  profile.device_tasks = reference(devices).tasks;
+  for (size_t d = 0; d < devices.size(); ++d) {
+    TaskCosts& of_device = profile.device_tasks[d];
+    for (size_t kind = 0; kind < of_device.size(); ++kind) {
+      Cost& cost = of_device[kind];
+      const bool measured = cost.fixed_s + cost.unit_s > 0;
+      const auto task = static_cast<TaskKind>(kind);
+      if (!measured) cost = alone[kind].slower(devices[d].of(task) / first.front().of(task));
+      if (!measured || task == TaskKind::kReceive) continue;
+      cost.fixed_s += machine.hand_over_s;
+      // It takes the memory's rate as the part of a core that it keeps busy.
+      const double part = alone[kind].cores > 0 ? cost.cores / alone[kind].cores : 0;
+      cost.memory = std::min(1.0, alone[kind].memory * part);
+    }
   }
   return profile;
 }

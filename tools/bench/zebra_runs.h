@@ -1,10 +1,11 @@
 // Layouts of a run on unequal CPU devices, trained by turns and simulated: zebra, and what HeterMoE
 // compares it with.
 //
-// What tasks take is measured in the same rounds, on one device alone of each kind: the longer a
-// device sleeps, the colder its caches are. The plan of zebra follows from that, and two
-// simulations of each layout: with the routing that its steps had, and, as a planner would, with
-// equal experts. A round in which the cores were not to be had is repeated and counted.
+// What tasks take is measured in the same rounds, by a run of expert parallelism on the same
+// devices: the longer a device sleeps, and the more others work meanwhile, the colder its caches
+// are. The plan of zebra follows from that, and two simulations of each layout: with the routing
+// that its steps had, and, as a planner would, with equal experts. A round in which the cores were
+// not to be had is repeated and counted.
 #pragma once
 
 #include <deque>
@@ -98,14 +99,15 @@ class LayoutRace {
   SessionOptions options(const Layout& layout, const std::string& file) const;
   std::unique_ptr<MeasuredRun> make_run(const Layout& layout, const SlowLink::Speed& link);
   const Entry& entry(const std::string& name) const;
-  // A device alone, with half of the step's microbatches, so that groups of rows are between those
-  // of a chunk and of all.
+  // A run with half of the step's microbatches, so that groups of rows are between those of a chunk
+  // and of all. On one device it tells of the machine, on all of a layout what tasks take there.
   struct Reference {
-    Throttle throttle;
+    std::vector<Throttle> devices;
     std::unique_ptr<MeasuredRun> run;
-    MeasuredMachine machine = {};  // the newest
+    MeasuredMachine machine = {};       // the newest; of one device
+    std::vector<TaskCosts> tasks = {};  // [device] the newest; of several
   };
-  const Reference& reference(const Throttle& throttle);
+  const Reference& reference(const std::vector<Throttle>& devices);
   void measure(Reference& reference) const;
   // Whether others used the cores.
   bool shared() const;
