@@ -221,7 +221,11 @@ add_test(NAME device_tables
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/device_tables.py
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/device-tables)
-set_tests_properties(device_tables PROPERTIES LABELS for_all)
+add_test(NAME row_copies
+  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/row_copies.py
+          $<TARGET_FILE:pagoda> --tiny
+          --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/row-copies)
+set_tests_properties(device_tables row_copies PROPERTIES LABELS for_all)
 
 # Programs that measure and that no test runs: ninja benches, or one by its name.
 add_custom_target(benches)

@@ -203,7 +203,8 @@ class Bench:
     def __init__(self, program, text, folder, raw, shape):
         self.program, self.text, self.folder, self.raw = program, text, folder, raw
         self.shape = shape
-        self.models = {}
+        self.experts_per_token = 2
+        self.models = {}  # by their numbers of experts and of a token's
         self.other_cores = []  # of each run
 
     # Small weights and small steps: what attention makes common to all tokens stays small beside
@@ -215,7 +216,8 @@ class Bench:
             "num_attention_heads": self.shape.hidden // 32, "head_dim": 32,
             "num_key_value_heads": max(1, self.shape.hidden // 128), "intermediate_size": 64,
             "moe_intermediate_size": self.shape.ffn, "num_experts": experts,
-            "num_experts_per_tok": 2, "norm_topk_prob": True, "hidden_act": "silu",
+            "num_experts_per_tok": self.experts_per_token, "norm_topk_prob": True,
+            "hidden_act": "silu",
             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
             "router_aux_loss_coef": 0.01, "initializer_range": 0.002,
             "max_position_embeddings": 2048, "mlp_only_layers": [], "decoder_sparse_step": 1,
@@ -223,16 +225,17 @@ class Bench:
 
     def model(self, experts):
         """A model with random weights, made when it is first wanted."""
-        if experts in self.models:
-            return self.models[experts]
-        path = self.folder / f"model-{experts}"
+        key = experts, self.experts_per_token
+        if key in self.models:
+            return self.models[key]
+        path = self.folder / f"model-{experts}-{self.experts_per_token}"
         config = self.folder / "config.json"
         config.write_text(json.dumps(self.config(experts)))
         made = subprocess.run([self.program, "init", "--config", config, "--seed", "1", "--out",
                                path], capture_output=True, text=True)
         if made.returncode != 0:
             fail(f"init of {experts} experts: {made.stderr}")
-        self.models[experts] = path
+        self.models[key] = path
         return path
 
     def options(self, text, steps, flags):
