@@ -226,6 +226,11 @@ add_test(NAME row_copies
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/row-copies)
 set_tests_properties(device_tables row_copies PROPERTIES LABELS for_all)
+# Without mpirun it is skipped.
+add_test(NAME cluster_tour
+  COMMAND ${PROJECT_SOURCE_DIR}/tools/cluster_tour.sh $<TARGET_FILE:pagoda>
+          ${PROJECT_BINARY_DIR}/cluster-tour)
+set_tests_properties(cluster_tour PROPERTIES LABELS for_all SKIP_RETURN_CODE 69)
 
 # Programs that measure and that no test runs: ninja benches, or one by its name.
 add_custom_target(benches)
