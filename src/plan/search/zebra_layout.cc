@@ -115,7 +115,9 @@ ZebraRoom ZebraMemory::room(const ZebraLayout& layout, const StateChoice& state,
   const double rows = tokens * static_cast<double>(layer.experts_per_token);
   const double input_bytes = static_cast<double>(kValueBytes * cost_.hidden_size);
   ZebraRoom room;
-  room.expert = static_cast<double>(layer.expert_parameters) * parameter_bytes;
+  const double summed_layers = layout.stages > 1 ? layers : 1;
+  room.expert = static_cast<double>(layer.expert_parameters) *
+                (parameter_bytes + sizeof(float) * summed_layers / layers);
   DeviceParameters dense{layers * static_cast<double>(layer.replicated_parameters), layers};
   if (stage == 0)
     dense = dense + DeviceParameters{static_cast<double>(cost_.embedding_parameters), 1};
@@ -125,12 +127,14 @@ ZebraRoom ZebraMemory::room(const ZebraLayout& layout, const StateChoice& state,
   const double all = layers * static_cast<double>(layer.num_experts) / n;
   const DeviceParameters expert{static_cast<double>(layer.expert_parameters), 1};
   room.attention = dense + expert * (given * n / m);
-  room.experts = expert * (all - given);
+  room.held_experts = all - given;
+  room.experts = expert * room.held_experts;
   const double row_room = static_cast<double>(layer.row_bytes) * rows / layout.microbatches;
   const double token_room =
       static_cast<double>(layer.token_bytes + 2 * layer.heads) * tokens / layout.microbatches;
-  room.attention_fixed = room.attention.parameters * parameter_bytes + (token_room + row_room) / m;
-  room.expert_fixed = room.experts.parameters * parameter_bytes + row_room / n;
+  room.attention_fixed = dense.parameters * parameter_bytes + given * n / m * room.expert +
+                         (token_room + row_room) / m;
+  room.expert_fixed = room.held_experts * room.expert + row_room / n;
   room.chunks = static_cast<int32_t>(most_in_flight(PipelineSchedule::kOneForwardOneBackward,
                                                     layout.stages, stage, layout.chunks));
   room.attention_inputs = layers * tokens / m * input_bytes * (layout.send_again ? 2 : 1);
@@ -149,8 +153,7 @@ Result<std::vector<AsymBounds>> ZebraMemory::bounds(const ZebraLayout& layout,
   const auto slower = static_cast<double>(kinds_.slower->auto_device_bytes());
   for (int32_t s = 0; s < layout.stages; ++s) {
     const ZebraRoom room = this->room(layout, state, s, 0);
-    const double experts_bytes = room.experts.parameters * state.device_bytes();
-    const double kept = room.expert_bytes() - experts_bytes;
+    const double kept = room.expert_bytes() - room.held_experts * room.expert;
     if (room.attention_bytes() > faster || kept > slower) {
       const bool attention = room.attention_bytes() > faster;
       return Status(
@@ -162,7 +165,7 @@ Result<std::vector<AsymBounds>> ZebraMemory::bounds(const ZebraLayout& layout,
               format_bytes(static_cast<int64_t>(attention ? faster : slower)).c_str()));
     }
     const double held = expert_devices(layout) * std::floor((slower - kept) / room.expert);
-    const double all = experts_bytes / room.expert * expert_devices(layout);
+    const double all = room.held_experts * expert_devices(layout);
     AsymBounds& of_stage = bounds.emplace_back();
     of_stage.most_per_attention_device =
         static_cast<int64_t>((faster - room.attention_bytes()) / room.expert);

@@ -46,12 +46,15 @@ double zebra_least_s(const ZebraPipeline& pipeline, std::span<const AsymBounds> 
 // An attention device keeps the inputs of the stage's layers for every chunk between its forward
 // and its backward, and also those of experts if they are sent again. An expert device keeps the
 // rows of its experts for these chunks; if they are sent again, only those of one layer and chunk,
-// since no more are ever on their way.
+// since no more are ever on their way. Gradients of experts are summed over microbatches in fp32,
+// of one layer at a time, and of all layers of a stage where chunks follow each other through
+// several.
 struct ZebraRoom {
   double attention_fixed = 0, expert_fixed = 0;    // weights, gradients, states, one layer's room
   double attention_inputs = 0, expert_inputs = 0;  // one chunk's in all layers
   int32_t chunks = 1;                              // the most chunks at once
-  double expert = 0;            // one expert's weights, gradients and states
+  double expert = 0;        // one expert's weights, gradients, states and part of the sums
+  double held_experts = 0;  // on an expert device, in all the stage's layers
   DeviceParameters attention, experts;  // of a device of each kind
 
   double attention_bytes() const { return attention_fixed + chunks * attention_inputs; }

@@ -96,13 +96,15 @@ bool fits(const ModelShape& model, const ClusterSheet& cluster, const ClusterDem
     if (s == 0) dense += table;
     if (s + 1 == l.stages) dense += table + d;
     const double in_flight = std::min(l.stages - s, l.chunks);
+    // Four bytes of a sum for each weight of the experts of a layer, or of all in stages.
+    const double of_expert = of_parameter + (l.stages > 1 ? 4 : 4 / layers);
     const double inputs = 2 * d * tokens * layers / m * (l.send_again ? 2 : 1);
     const double attention =
-        (dense + given * n / m * static_cast<double>(p.expert)) * of_parameter +
+        dense * of_parameter + given * n / m * static_cast<double>(p.expert) * of_expert +
         (token_bytes * tokens + row_bytes * rows) / l.microbatches / m + in_flight * inputs;
     const double held = layers * static_cast<double>(model.num_experts) / n - given;
     const double kept = 2 * d * rows / n * (l.send_again ? 1 : in_flight * layers);
-    const double expert = held * static_cast<double>(p.expert) * of_parameter +
+    const double expert = held * static_cast<double>(p.expert) * of_expert +
                           row_bytes * rows / l.microbatches / n + kept;
     if (attention > static_cast<double>(cluster.nodes[0].auto_device_bytes())) return false;
     if (expert > static_cast<double>(cluster.nodes[1].auto_device_bytes())) return false;
