@@ -63,7 +63,7 @@ std::vector<std::pair<std::string, std::string>> SearchedLayout::settings() cons
   RunConfig copy = configs.front();
   OptionTable table;
   copy.declare(table);
-  std::vector<const char*> keys = {"train.chunks", "parallel.layout"};
+  std::vector<const char*> keys = {"train.micro_batch_tokens", "train.chunks", "parallel.layout"};
   if (copy.zebra()) {
     keys.insert(keys.end(), {"parallel.attention_devices", "parallel.offloaded", "parallel.lags"});
   }

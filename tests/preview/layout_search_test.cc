@@ -80,7 +80,7 @@ TEST(LayoutSearch, ZebraKeepsAttentionOffASlowNode) {
   EXPECT_TRUE(best.zebra());
   EXPECT_LT(best.parallel.attention_devices, 3);
   const std::string section = found.runs.front().section();
-  EXPECT_EQ(section.find("[train]\nchunks = "), 0u) << section;
+  EXPECT_EQ(section.find("[train]\nmicro_batch_tokens = "), 0u) << section;
   EXPECT_NE(section.find("\n[parallel]\nlayout = \"zebra\"\nattention_devices = "),
             std::string::npos)
       << section;

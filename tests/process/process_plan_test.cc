@@ -307,6 +307,80 @@ TEST_F(PlanTest, SearchesClusters) {
   }
 }
 
+// A run on two kinds of nodes; rows this long are nearly all attention, at which a V100 is slow.
+constexpr const char* kSmallMixtral = R"({
+  "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "vocab_size": 32000,
+  "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16,
+  "num_key_value_heads": 4, "intermediate_size": 3584, "num_local_experts": 8,
+  "num_experts_per_tok": 2, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 1000000.0,
+  "tie_word_embeddings": false, "router_aux_loss_coef": 0.02,
+  "max_position_embeddings": 32768})";
+
+// The best of every way to train has a row, wherever it stands, and says if a run can be it.
+TEST_F(PlanTest, ShowsTheBestOfEveryWay) {
+  put_file(dir_.file("config.json"), kSmallMixtral);
+  const Words words = {"--model.path",
+                       dir_.file("config.json"),
+                       "--cluster",
+                       configs("clusters/a40-v100.toml"),
+                       "--train.tokens_per_step",
+                       "65536",
+                       "--data.sequence_len",
+                       "8192",
+                       "--search"};
+  const ProcessResult text = plan(words);
+  EXPECT_EQ(text.code, 0) << text.err;
+  for (const char* way :
+       {"zebra, ", "expert parallel over both", "attention on the faster devices",
+        "pipelines of whole layers", "EP (Ideal), which no run can be", "planned, not yet run"}) {
+    EXPECT_NE(text.out.find(way), std::string::npos) << way << "\n" << text.out;
+  }
+  const nlohmann::json json =
+      nlohmann::json::parse(plan(words + Words{"--json"}).out, nullptr, false);
+  EXPECT_GT(json.at("ideal_expert_parallel_s"), 0);
+  for (const nlohmann::json& strategy : json.at("strategies")) {
+    const std::string name = strategy.at("strategy");
+    const bool pipeline = name.find("pipelines of whole layers") == 0;
+    if (pipeline || name.find("-centric") != std::string::npos) {
+      EXPECT_EQ(strategy.at("runs"), false) << name;
+    }
+    const bool copies = strategy.at("data") > 1;
+    if (name.find("expert parallel over both") == 0) {
+      EXPECT_NE(strategy.at("runs"), copies) << name;
+    }
+  }
+}
+
+// What the search prints for a run file makes the run that it simulated.
+TEST_F(PlanTest, APrintedSectionIsTheRunThatWasPlanned) {
+  put_file(dir_.file("config.json"), kSmallMixtral);
+  const std::string file = dir_.file("run.toml");
+  const auto write = [&](const std::string& sections) {
+    put_file(file, "[model]\npath = \"" + dir_.file("config.json") + "\"\n" + sections);
+  };
+  write("[train]\nmicro_batch_tokens = \"auto\"\n");
+  const Words words = {file,
+                       "--cluster",
+                       configs("clusters/a40-v100.toml"),
+                       "--train.tokens_per_step",
+                       "65536",
+                       "--data.sequence_len",
+                       "8192",
+                       "--train.save_steps",
+                       "0"};
+  const ProcessResult found = plan(words + Words{"--search"});
+  const size_t at = found.out.find("[train]\n          micro_batch_tokens = ");
+  ASSERT_NE(at, std::string::npos) << found.out;
+  const size_t end = found.out.find("lags = ", at);
+  ASSERT_NE(end, std::string::npos) << found.out;
+  const auto json_of = [&](const Words& more) {
+    return nlohmann::json::parse(plan(words + more).out, nullptr, false);
+  };
+  const double best_s = json_of({"--search", "--json"}).at("layouts")[0].at("step_s");
+  write(found.out.substr(at, found.out.find('\n', end) - at + 1));
+  EXPECT_DOUBLE_EQ(json_of({"--json"}).at("as_train").at("step_s"), best_s);
+}
+
 // What fits with no strategy that keeps all in memory may fit as `train` runs it, on drives.
 TEST_F(PlanTest, AClustersRunIsThatOfTrain) {
   const Words large = {"--model.path",

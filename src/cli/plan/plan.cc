@@ -16,6 +16,7 @@
 #include "cli/sheet_file.h"
 #include "plan/machine/work_cost.h"
 #include "plan/search/cluster_changes.h"
+#include "plan/search/node_pair_search.h"
 #include "preview/layout_choice.h"
 #include "preview/layout_search.h"
 #include "preview/this_machine.h"
@@ -236,6 +237,10 @@ Status PlanCommand::search_cluster(const ModelSizes& model) {
   SearchReport report{model, "cluster", where.cluster.name, config_.train.tokens_per_step,
                       search_ ? kMostShown : 1};
   if (strategies.ok()) report.strategies = strategies.take();
+  if (search_ && !where.equal_nodes()) {
+    auto ideal_s = ideal_parallel_s(model.shape, where, demand());
+    if (ideal_s.ok()) report.ideal_s = *ideal_s;
+  }
   auto configs = configs_of_ranks(model, where);
   auto ranks = configs.ok() ? forecast_ranks(model, *configs, where, kCoarsePlan)
                             : Result<RanksForecast>(configs.status());

@@ -1,6 +1,7 @@
 #include "cli/plan/search_report.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/bytes.h"
 #include "cli/plan/plan_report.h"
@@ -54,16 +55,33 @@ std::string settings_text(const SearchReport& r) {
   return text;
 }
 
+// The first rows, and the best of each other way to train.
+std::vector<size_t> shown_strategies(const SearchReport& r) {
+  std::vector<size_t> rows;
+  std::set<StrategyKind> kinds;
+  for (size_t i = 0; i < r.strategies.size(); ++i) {
+    const bool is_new = kinds.insert(r.strategies[i].kind).second;
+    if (i < r.shown || (is_new && r.shown > 1)) rows.push_back(i);
+  }
+  return rows;
+}
+
 std::string strategies_text(const SearchReport& r) {
   std::string text =
       strf("found     %zu strategies fit and were simulated\n", r.strategies.size()) +
       "            step s   tokens/s   MFU  of each device\n";
-  for (size_t i = 0; i < std::min(r.strategies.size(), r.shown); ++i) {
+  for (const size_t i : shown_strategies(r)) {
     const Strategy& strategy = r.strategies[i];
-    text +=
-        strf("%8zu %9.4g %10s %4.1f %%  %11s  %s\n", i + 1, strategy.step_s,
-             rate_text(static_cast<double>(r.tokens) / strategy.step_s).c_str(), 100 * strategy.mfu,
-             format_bytes(strategy.device_bytes).c_str(), strategy.text().c_str());
+    text += strf("%8zu %9.4g %10s %4.1f %%  %11s  %s%s\n", i + 1, strategy.step_s,
+                 rate_text(static_cast<double>(r.tokens) / strategy.step_s).c_str(),
+                 100 * strategy.mfu, format_bytes(strategy.device_bytes).c_str(),
+                 strategy.text().c_str(), strategy.runs() ? "" : "; planned, not yet run");
+  }
+  if (r.ideal_s) {
+    text += strf(
+        "       - %9.4g %10s                      expert parallel on each kind of devices "
+        "alone, their rates added: EP (Ideal), which no run can be\n",
+        *r.ideal_s, rate_text(static_cast<double>(r.tokens) / *r.ideal_s).c_str());
   }
   return text;
 }
@@ -208,6 +226,7 @@ Json run_json(const SearchedRun& run, size_t at) {
 
 Json strategy_json(const Strategy& strategy, int64_t tokens) {
   return {{"strategy", strategy.text()},
+          {"runs", strategy.runs()},
           {"step_s", strategy.step_s},
           {"tokens_per_s", static_cast<double>(tokens) / strategy.step_s},
           {"mfu", strategy.mfu},
@@ -252,9 +271,10 @@ std::string SearchReport::json() const {
   if (!why.empty()) json["why"] = why;
   if (!settings.fits_with.empty()) json["fits_with"] = settings.fits_with;
   for (const size_t i : shown_runs(*this)) json["runs"].push_back(run_json(settings.runs[i], i));
-  for (size_t i = 0; i < std::min(strategies.size(), shown); ++i) {
+  for (const size_t i : shown_strategies(*this)) {
     json["strategies"].push_back(strategy_json(strategies[i], tokens));
   }
+  if (ideal_s) json["ideal_expert_parallel_s"] = *ideal_s;
   for (size_t i = 0; i < layouts.runs.size(); ++i) {
     if (i < shown || layouts.runs[i].as_it_is)
       json["layouts"].push_back(layout_json(layouts.runs[i]));

@@ -23,6 +23,7 @@ struct SearchReport {
   size_t shown = 1;            // rows of each table
   SettingsSearch settings = {};  // for a machine
   std::vector<Strategy> strategies = {};  // for several devices
+  std::optional<double> ideal_s = {};     // ideal_parallel_s() of two kinds of devices
   StrategyTimeline timeline = {};         // the first strategy's; empty: not asked for
   std::vector<ClusterChange> helps = {}, fit_with = {};
   int64_t total_tokens = 0;    // --tokens; 0: not given

@@ -47,6 +47,12 @@ const std::vector<StateChoice>& state_choices() {
   return kChoices;
 }
 
+bool Strategy::runs() const {
+  if (mesh.data > 1 || sharing != ExpertSharing::kRows) return false;
+  if (kind == StrategyKind::kZebra) return mesh.pipeline == 1 && send_again;
+  return kind == StrategyKind::kMesh || kind == StrategyKind::kExpertParallel;
+}
+
 std::string Strategy::text() const {
   const auto n = [](int64_t value) { return static_cast<long long>(value); };
   switch (kind) {

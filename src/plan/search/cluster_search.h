@@ -3,8 +3,8 @@
 // one, or several as stages, as copies or both (plan/search/zebra_search.h), and the strategies
 // that they are compared with (plan/search/node_pair_search.h): expert parallelism, disaggregated
 // experts, pipelines of whole layers, experts shared by speed. Strategies that lack memory are left
-// out; the others are ranked by the time of a simulated step. Planned only: `pagoda plan` simulates
-// it, and no run executes it yet. Pure.
+// out; the others are ranked by the time of a simulated step. Most are planned only
+// (Strategy::runs). Pure.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +69,9 @@ struct Strategy {
   std::vector<int32_t> offloaded;  // [layers]
   Lags lags;
 
+  // Whether a run executes it: no copies of the model, rows exchanged, and sent again for the
+  // backward; stages of as many layers.
+  bool runs() const;
   std::string text() const;  // "PP 2 x EP 8 x DP 2, 16 microbatches, ..."
 };
 

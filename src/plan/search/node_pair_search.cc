@@ -140,4 +140,11 @@ Result<std::vector<Strategy>> search_node_pair(const ModelShape& model, const Cl
            kinds.slower_devices, format_bytes(kinds.slower->auto_device_bytes()).c_str()));
 }
 
+Result<double> ideal_parallel_s(const ModelShape& model, const ClusterSheet& cluster,
+                                const ClusterDemand& demand) {
+  ASSIGN_OR_RETURN(const NodePair kinds, node_pair(cluster));
+  RETURN_IF_ERROR(node_pair_cost(model).status());
+  return ideal_step_s(copied_step(model, cluster, kinds, demand, 1).step, kMostParts);
+}
+
 }  // namespace pagoda

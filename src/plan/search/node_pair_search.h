@@ -25,4 +25,9 @@ Result<StrategyTimeline> node_pair_timeline(const ModelShape& model, const Clust
 Result<std::vector<Strategy>> search_node_pair(const ModelShape& model, const ClusterSheet& cluster,
                                                const ClusterDemand& demand);
 
+// Seconds of a step of EP (Ideal) (plan/zebra/heterogeneous_step.h), whatever memory it takes:
+// HeterMoE compares with it, and no run can be it. kUsage as above.
+Result<double> ideal_parallel_s(const ModelShape& model, const ClusterSheet& cluster,
+                                const ClusterDemand& demand);
+
 }  // namespace pagoda

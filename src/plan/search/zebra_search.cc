@@ -58,8 +58,9 @@ class ZebraSearch {
     for (const ZebraLayout& layout : zebra_layouts(model_, kinds_, demand_)) add(layout);
     by(&Candidate::least_s);
     for (Candidate& c : candidates_) {
-      if (c.least_s > worst_s()) break;  // so are all after it
+      if (any_timed_ && c.least_s > worst_s()) break;  // so are all after it
       time_some(c);
+      any_timed_ = any_timed_ || !c.offloaded.empty();
     }
     by(&Candidate::step_s);
     for (Candidate& c : candidates_) improve(c);
@@ -110,6 +111,7 @@ class ZebraSearch {
   const double peak_flops_s_;
   std::vector<Strategy>& strategies_;
   std::vector<double> best_;  // seconds of strategies found, ascending
+  bool any_timed_ = false;    // one zebra is, even if it is not among the best
   std::vector<Candidate> candidates_;
   int64_t tasks_left_ = kMostZebraTasks;
 };
