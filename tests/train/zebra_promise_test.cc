@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/train/layout_run.h"
+#include "train/trainer.h"
 
 namespace pagoda {
 namespace {
@@ -111,6 +112,43 @@ TEST_P(ZebraPromise, EveryRunGivesTheHashOfOneDevice) {
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
   EXPECT_EQ(outcome.sha256, expected);
   if (row.budget == Budget::kMinimum) expect_paged(outcome.paging);
+}
+
+// Steps up to `end` over links that are late, each transfer by another time, on devices of which
+// `attending` attend.
+void zebra_steps(RunConfig config, int64_t attending, const std::string& kept, int64_t end,
+                 SimStorage& storage, std::vector<double>& losses, std::string& hash) {
+  config.parallel.layout = LayoutKind::kZebra;
+  config.parallel.attention_devices = attending;
+  config.parallel.offloaded = {kept};
+  auto started = Trainer::start(config, !losses.empty(), &storage);
+  ASSERT_TRUE(started.ok()) << started.status().message();
+  Trainer& trainer = **started;
+  trainer.session().slow_link({.latency_s = 1e-5, .jitter_s = 4e-4, .seed = 3});
+  while (trainer.steps_done() < end) {
+    auto step = trainer.step();
+    ASSERT_TRUE(step.ok()) << step.status().message();
+    losses.push_back(step->loss);
+  }
+  EXPECT_GT(trainer.session().link()->counts().size(), 2u);
+  hash = outcome_hash(trainer, losses);  // saves
+}
+
+TEST(ZebraElsewhere, AZebraGoesOnAsAnother) {
+  const ZebraRow row{.what = ""};
+  const std::string expected = on_one_device(row);
+  const std::unique_ptr<TinyRun> run = run_of(row);
+  RunConfig& config = run->config();
+  SimStorage storage(7);
+  std::vector<double> losses;
+  std::string hash;
+  config.train.devices = {"cpu*4"};
+  zebra_steps(config, 1, "2", kLayoutSteps / 2, storage, losses, hash);
+  if (HasFatalFailure()) return;
+  config.train.devices = {"cpu/2:3*3"};
+  config.parallel.lags = {"1", "0", "1"};
+  zebra_steps(config, 2, "7", kLayoutSteps, storage, losses, hash);
+  EXPECT_EQ(hash, expected);
 }
 
 TEST(ZebraLags, ThoseThatWaitForEachOtherAreRefused) {
