@@ -204,7 +204,7 @@ TEST_F(PlanTest, ThePageOfAClusterHasLanesOfItsDevices) {
   };
   for (const Case& c :
        {Case{"mixtral-8x7b", "4x8-gpu-80gb", "524288", "stage 3", "device of stage 3"},
-        Case{"olmoe-1b-7b", "a40-v100", "65536", "stage 0", "slower device"}}) {
+        Case{"olmoe-1b-7b", "a40-v100", "65536", "attention devices", "expert device"}}) {
     SCOPED_TRACE(c.cluster);
     const ProcessResult result =
         plan({"--model.path", configs(std::string("models/") + c.model + ".json"), "--cluster",

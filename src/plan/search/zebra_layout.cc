@@ -96,7 +96,9 @@ double zebra_least_s(const ZebraPipeline& pipeline, std::span<const AsymBounds> 
                           g.attention_devices);
     const double moved = std::max(std::clamp(even, 0.0, most),
                                   static_cast<double>(bounds[s].least));
-    least_s = std::max({least_s, there_s, back_s, attention_s + moved * costs_s,
+    // The only attention device sends no rows to experts that it has.
+    const double travels = g.attention_devices == 1 ? 1 - most / all : 1;
+    least_s = std::max({least_s, there_s * travels, back_s * travels, attention_s + moved * costs_s,
                         experts_s - moved * gains_s});
   }
   return least_s;

@@ -237,6 +237,7 @@ Result<ZebraGroup> zebra_group(const HeterogeneousStep& step, int32_t microbatch
   const double exchange_s = transfer_s(step, step.exchange_bytes / fewer / microbatches);
   times.dispatch = {exchange_s, exchange_s};
   times.combine = times.dispatch;
+  if (exchange_s > 0) times.transfer_fixed = step.latency_s / exchange_s;
   times.attention_reduce_s =
       sum_s(step, step.attention_gradient_bytes, step.faster.devices * step.groups);
   times.expert_reduce_s =

@@ -37,8 +37,14 @@ ChunkTimes chunk_times(const ZebraGroup& g, int32_t layer, int32_t microbatch) {
         share(t.offloaded_expert, moved / g.attention_devices * g.expert_devices);
   }
   times.faster_exchange = g.attention_devices > 1;
-  times.to_experts = PassSeconds{t.dispatch.forward_s, t.combine.backward_s} * size.tokens;
-  times.to_attention = PassSeconds{t.combine.forward_s, t.dispatch.backward_s} * size.tokens;
+  double travels = 1;
+  if (g.attention_devices == 1 && moved > 0) {
+    const double rows = 1 - static_cast<double>(moved) / g.experts;
+    travels = rows > 0 ? t.transfer_fixed + (1 - t.transfer_fixed) * rows : 0;
+  }
+  const double sent = size.tokens * travels;
+  times.to_experts = PassSeconds{t.dispatch.forward_s, t.combine.backward_s} * sent;
+  times.to_attention = PassSeconds{t.combine.forward_s, t.dispatch.backward_s} * sent;
   return times;
 }
 

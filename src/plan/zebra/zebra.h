@@ -38,6 +38,9 @@ struct ZebraTimes {
   PassSeconds offloaded_expert;  // T_E_attn: the same work on an attention device
   PassSeconds dispatch;          // the backward's goes to the attention devices
   PassSeconds combine;           // the backward's goes to the expert devices
+  // The part of a transfer that does not depend on its rows. The only attention device of a group
+  // sends none to experts that it has itself.
+  double transfer_fixed = 1;
   double head_s = 0;             // once a step and microbatch: logits, loss and their backward
   // The sums of a layer's gradients over all devices with the same weights, once a step: attention
   // is replicated over the attention devices of all groups, an expert over groups only.

@@ -499,6 +499,29 @@ TEST(ZebraTest, OffloadedExpertsMoveTheirTime) {
   EXPECT_EQ(times.streams[kAttentionStream].busy_s - without, 4 * 3 * (2 + 4) * 2);
 }
 
+// Of a transfer of 8 seconds 2 do not depend on rows, of which three quarters travel: 2 + 6 * 3
+// / 4.
+TEST(ZebraTest, TheOnlyAttentionDeviceSendsNothingToItsOwnExperts) {
+  ZebraGroup group;
+  group.layers = 2;
+  group.last_layer_experts = false;
+  group.experts = 4;
+  group.backward = false;
+  group.times = {.attention = {1, 1},
+                 .expert = {4, 4},
+                 .offloaded_expert = {4, 4},
+                 .dispatch = {8, 8},
+                 .combine = {8, 8},
+                 .transfer_fixed = 0.25};
+  const auto makespan_s = [&](int32_t moved) {
+    group.offloaded = {moved, 0};
+    return times_of(group, {}).makespan_s;
+  };
+  EXPECT_DOUBLE_EQ(makespan_s(0), 1 + 8 + 4 + 8 + 1);
+  EXPECT_DOUBLE_EQ(makespan_s(1), 1 + 6.5 + 3 + 6.5 + 1);
+  EXPECT_DOUBLE_EQ(makespan_s(4), 1 + 4 + 1);  // all its own: nothing is sent
+}
+
 TEST(ZebraTest, ScalesWithItsMicrobatches) {
   std::mt19937 random(76);
   ZebraGroup group = random_group(random, 3, 4);
