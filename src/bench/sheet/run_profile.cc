@@ -42,23 +42,28 @@ ModelConfig first_layers(ModelConfig model) {
   return model;
 }
 
-// One device of the run, by itself.
-class ProfiledDevice {
+// A run on some devices, as they are or not.
+class ProfiledRun {
  public:
-  ProfiledDevice(const RunConfig& config, const DeviceSetup& device, const ModelConfig& model,
-                 const std::string& directory, const std::string& file_name)
+  ProfiledRun(const RunConfig& config, std::vector<DeviceSetup> devices, const ModelConfig& model,
+              const std::string& directory, const std::string& file_name)
       : model_(model) {
-    RunConfig alone = config;
-    alone.train.devices = {device.name};
-    alone.parallel = {};
-    alone.train.chunks = alone.train.expert_shards = 1;
-    alone.train.shards = 0;
-    alone.train.tokens_per_step = kMicrobatches * config.train.micro_batch_tokens;
-    alone.train.save_steps = 0;
-    alone.memory.disk = {directory};
-    options_ = session_options(alone);
-    options_.devices = {device};
-    options_.devices.front().rank = 0;
+    RunConfig equal = config;
+    equal.train.devices.clear();
+    for (DeviceSetup& device : devices) {
+      equal.train.devices.push_back(device.name);
+      device.rank = 0;
+    }
+    equal.parallel = {};
+    equal.parallel.shares = ShareKind::kUniform;
+    equal.train.chunks = equal.train.expert_shards = 1;
+    equal.train.shards = std::ssize(devices);
+    equal.train.tokens_per_step =
+        std::ssize(devices) * kMicrobatches * config.train.micro_batch_tokens;
+    equal.train.save_steps = 0;
+    equal.memory.disk = {directory};
+    options_ = session_options(equal);
+    options_.devices = std::move(devices);
     options_.file_name = file_name;
     options_.device_bytes = options_.host_bytes = kRoomForAll;
   }
@@ -96,32 +101,44 @@ class ProfiledDevice {
     session_->remove_files();
   }
 
-  MeasuredCosts costs() const {
+  MeasuredCosts costs(int device) const {
     MeasuredCosts costs;
     for (size_t kind = 0; kind < costs.size(); ++kind) {
-      const std::vector<CostSample>& samples = times_->of(static_cast<TaskKind>(kind));
+      const std::vector<CostSample> samples = times_->of(static_cast<TaskKind>(kind), device);
       if (!samples.empty()) costs[kind] = fit_cost(samples, 1);
     }
-    // Rows that come from or go to another device take the same copies.
-    costs[static_cast<size_t>(TaskKind::kPlaceRows)] =
-        costs[static_cast<size_t>(TaskKind::kPackRows)] =
-            costs[static_cast<size_t>(TaskKind::kDispatch)];
+    // One device alone exchanges no rows; those of others would take the same copies.
+    for (const TaskKind kind : {TaskKind::kPlaceRows, TaskKind::kPackRows}) {
+      std::optional<Cost>& cost = costs[static_cast<size_t>(kind)];
+      if (!cost) cost = costs[static_cast<size_t>(TaskKind::kDispatch)];
+    }
     return costs;
   }
 
   // Seconds of a microbatch in one layer with experts.
-  double attention_s() const {
+  double attention_s(int device) const {
     using enum TaskKind;
     return seconds(
-        {kAttention, kRoute, kResidual, kRouteReplay, kRouteBackward, kAttentionBackward});
+        device, {kAttention, kRoute, kResidual, kRouteReplay, kRouteBackward, kAttentionBackward});
   }
-  double experts_s() const { return seconds({TaskKind::kExpert, TaskKind::kExpertBackward}); }
+  double exchange_s(int device) const {
+    using enum TaskKind;
+    return seconds(device, {kPackRows, kReceive, kPlaceRows});
+  }
+  // Experts of this random model are not equally busy, so by the rows that the device had.
+  double experts_s(int device) const {
+    const TaskTimes::OfDevice& of = times_->devices()[static_cast<size_t>(device)];
+    const int64_t rows = options_.size.microbatch_tokens * session_->config().experts_per_token;
+    return of.expert_rows == 0
+               ? 0
+               : of.experts_s / static_cast<double>(of.expert_rows) * static_cast<double>(rows);
+  }
 
  private:
-  double seconds(std::initializer_list<TaskKind> kinds) const {
+  double seconds(int device, std::initializer_list<TaskKind> kinds) const {
     double sum = 0;
     for (const TaskKind kind : kinds) {
-      for (const CostSample& sample : times_->of(kind)) sum += sample.seconds;
+      for (const CostSample& sample : times_->of(kind, device)) sum += sample.seconds;
     }
     const int64_t layers = session_->config().num_moe_layers();
     return sum / static_cast<double>(layers * steps_ * kMicrobatches);
@@ -137,23 +154,25 @@ class ProfiledDevice {
   std::mt19937 random_{7};
 };
 
-RunProfile::Device figures(const std::string& name, const ProfiledDevice& device,
-                           const ProfiledDevice& core) {
-  const double attention_s = device.attention_s(), experts_s = device.experts_s();
-  return {name, attention_s, experts_s, attention_s / core.attention_s(),
-          experts_s / core.experts_s()};
+RunProfile::Device figures(const std::string& name, const ProfiledRun& run, int device,
+                           const ProfiledRun& core) {
+  const double attention_s = run.attention_s(device), experts_s = run.experts_s(device);
+  return {name,
+          attention_s,
+          experts_s,
+          run.exchange_s(device),
+          attention_s / core.attention_s(0),
+          experts_s / core.experts_s(0)};
 }
 
-// The devices take turns.
-Status measure(std::vector<std::unique_ptr<ProfiledDevice>>& devices, Storage* storage,
-               int rounds) {
-  for (const auto& device : devices) RETURN_IF_ERROR(device->open(storage));
+// The two take turns.
+Status measure(ProfiledRun& run, ProfiledRun& core, Storage* storage, int rounds) {
+  RETURN_IF_ERROR(run.open(storage));
+  RETURN_IF_ERROR(core.open(storage));
   for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < devices.size(); ++i) {
-      set_status_line(strf("bench machine: device %zu of %zu, round %d of %d", i + 1,
-                           devices.size(), round + 1, rounds));
-      RETURN_IF_ERROR(devices[i]->step());
-    }
+    set_status_line(strf("bench machine: round %d of %d", round + 1, rounds));
+    RETURN_IF_ERROR(run.step());
+    RETURN_IF_ERROR(core.step());
   }
   set_status_line("");
   return Status();
@@ -189,22 +208,20 @@ Result<RunProfile> profile_run(const RunConfig& config, const std::string& direc
   ScratchFolder scratch(directory);
   RETURN_IF_ERROR(scratch.create());
   const ModelConfig first = first_layers(model.config);
-  std::vector<std::unique_ptr<ProfiledDevice>> devices;
   const std::vector<DeviceSetup> setups = different(config);
-  for (size_t i = 0; i <= setups.size(); ++i) {
-    const DeviceSetup setup = i < setups.size() ? setups[i] : DeviceSetup{.name = "cpu"};
-    devices.push_back(std::make_unique<ProfiledDevice>(config, setup, first, scratch.path(),
-                                                       strf("device-%zu", devices.size())));
-  }
-  const Status status = measure(devices, storage.get(), rounds);
+  ProfiledRun run(config, setups, first, scratch.path(), "devices");
+  ProfiledRun core(config, {DeviceSetup{.name = "cpu"}}, first, scratch.path(), "core");
+  const Status status = measure(run, core, storage.get(), rounds);
   RunProfile found;
   found.profile.model =
       profile_key(model.shape, config.train.micro_batch_tokens, config.data.sequence_len);
-  for (size_t i = 0; status.ok() && i < setups.size(); ++i) {
-    add_device(setups[i].name, devices[i]->costs(), found.profile);
-    found.devices.push_back(figures(setups[i].name, *devices[i], /*core=*/*devices.back()));
+  for (int d = 0; status.ok() && d < static_cast<int>(setups.size()); ++d) {
+    const std::string& name = setups[static_cast<size_t>(d)].name;
+    add_device(name, run.costs(d), found.profile);
+    found.devices.push_back(figures(name, run, d, core));
   }
-  for (const auto& device : devices) device->close();
+  run.close();
+  core.close();
   RETURN_IF_ERROR(status);
   RunConfig zebra = config;
   if (config.parallel.layout == LayoutKind::kAuto) zebra.parallel.layout = LayoutKind::kZebra;
@@ -224,11 +241,13 @@ std::vector<std::string> RunProfile::lines() const {
   std::vector<std::string> lines = {
       "a microbatch in a layer, forward and backward: its time, as a multiple of what one core at "
       "full speed takes, and the slowest device's time over it (HeterMoE's Figure 2)",
-      "device            attention ms  experts ms   attention  experts   attention  experts"};
+      "device            attention ms  experts ms  exchange ms   attention  experts   attention  "
+      "experts"};
   for (const Device& d : devices) {
-    lines.push_back(strf("%-16s  %12.3f  %10.3f  %10.2f  %7.2f  %10.2f  %7.2f", d.name.c_str(),
-                         1e3 * d.attention_s, 1e3 * d.experts_s, d.attention_slowness,
-                         d.experts_slowness, slowest(&Device::attention_s) / d.attention_s,
+    lines.push_back(strf("%-16s  %12.3f  %10.3f  %11.3f  %10.2f  %7.2f  %10.2f  %7.2f",
+                         d.name.c_str(), 1e3 * d.attention_s, 1e3 * d.experts_s, 1e3 * d.exchange_s,
+                         d.attention_slowness, d.experts_slowness,
+                         slowest(&Device::attention_s) / d.attention_s,
                          slowest(&Device::experts_s) / d.experts_s));
   }
   lines.push_back(strf(

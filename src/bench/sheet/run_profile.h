@@ -1,7 +1,8 @@
-// `pagoda bench machine RUN`: HeterMoE's profiler (section 5). Each device of the run trains, by
-// itself, a few steps of the model's first layers with random weights and tokens; what its tasks
-// take goes to the machine's sheet. The numbers of experts that fit at least and at most are those
-// of the memory plan (plan/memory/memory_plan.h).
+// `pagoda bench machine RUN`: HeterMoE's profiler (section 5). One device of each kind that the run
+// has, all together, train a few steps of the model's first layers with random weights and tokens,
+// in equal shares and with experts on each; what a device's tasks take goes to the machine's sheet,
+// those of its exchanges too. (By itself a device would find its caches warmer.) The numbers of
+// experts that fit at least and at most are those of the memory plan (plan/memory/memory_plan.h).
 #pragma once
 
 #include <string>
@@ -15,10 +16,11 @@ namespace pagoda {
 struct RunProfile {
   MachineSheet::Profile profile;
   // What a device takes for a microbatch in a layer with experts, forward and backward: all but the
-  // experts, and as many rows as it has choices in experts of a row block each.
+  // experts, as many rows of experts as the microbatch has choices, and copies of rows that go to
+  // other devices or come from them, 0 for one device.
   struct Device {
     std::string name;
-    double attention_s = 0, experts_s = 0;
+    double attention_s = 0, experts_s = 0, exchange_s = 0;
     // How many times as long it took as one core that is not slowed, by kind of work. These are
     // what "cpu/8:24" asks for: experts 8, attention 24.
     double attention_slowness = 1, experts_slowness = 1;
@@ -31,7 +33,7 @@ struct RunProfile {
 };
 
 // `directory`: an existing folder, on whose drive a scratch folder is made and removed. `rounds`:
-// steps of each device and of one core that is not slowed, which take turns. kUsage: GPUs, which
+// steps of the devices and of one core that is not slowed, which take turns. kUsage: GPUs, which
 // are alike and need no profile. kHostMemory where two layers do not fit the machine, and the
 // errors of read_model_sizes. Stops between steps when a signal asks. REQUIRES: config.validate().
 Result<RunProfile> profile_run(const RunConfig& config, const std::string& directory, int rounds);
