@@ -499,8 +499,8 @@ TEST(ZebraTest, OffloadedExpertsMoveTheirTime) {
   EXPECT_EQ(times.streams[kAttentionStream].busy_s - without, 4 * 3 * (2 + 4) * 2);
 }
 
-// Of a transfer of 8 seconds 2 do not depend on rows, of which three quarters travel: 2 + 6 * 3
-// / 4.
+// A transfer of 8 seconds has 2 that do not depend on rows, of which three quarters travel: 2 + 6 *
+// 3 / 4.
 TEST(ZebraTest, TheOnlyAttentionDeviceSendsNothingToItsOwnExperts) {
   ZebraGroup group;
   group.layers = 2;
