@@ -330,10 +330,6 @@ void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine) {
   fit_costs(resident, machine.hand_over_s, machine);
 }
 
-namespace {
-
-// The value in [0, most] at which `above`, which falls, is zero, by halving; an end where it is so
-// nowhere.
 double where_zero(double most, const std::function<double(double)>& above) {
   constexpr int kHalvings = 6;
   double low = 0, high = most;
@@ -345,8 +341,6 @@ double where_zero(double most, const std::function<double(double)>& above) {
   }
   return (low + high) / 2;
 }
-
-}  // namespace
 
 void fit_paged(const MeasuredRun& paged, MeasuredMachine& machine) {
   MachineProfile& profile = machine.profile;

@@ -129,6 +129,10 @@ std::string describe_moves(const std::vector<MeasuredMachine>& rounds);
 // issuing them takes, and, as what these do not explain, what is between one task and the next.
 void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine);
 
+// The value in [0, most] at which `above`, which falls, is zero, by halving; an end where it is so
+// nowhere.
+double where_zero(double most, const std::function<double(double)>& above);
+
 // What measured steps tell whose pages come and go: what issuing takes then; as what that does not
 // explain, how long a thread that may go on waits for its turn while others have all cores, up to a
 // slice of the scheduler's; and the factor that carries over what is left. REQUIRES: fit_tasks()

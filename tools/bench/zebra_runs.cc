@@ -26,6 +26,8 @@ double wire_bytes(const MeasuredRun& run) {
   return static_cast<double>(run.sent().bytes) / (devices * (devices - 1));
 }
 
+constexpr double kMostHandOver = 1e-3;  // seconds
+
 std::string numbers(const std::vector<int64_t>& all) {
   std::string text;
   for (const int64_t n : all) text += (text.empty() ? "" : " ") + std::to_string(n);
@@ -165,9 +167,9 @@ const LayoutRace::Reference& LayoutRace::reference(const std::vector<Throttle>& 
   return r;
 }
 
-void LayoutRace::measure(Reference& r) const {
+void LayoutRace::measure(Reference& r) {
   if (r.devices.size() == 1) r.machine = measure_machine(*r.run, storage_, directory_);
-  r.run->measure(r.devices.size() == 1 ? 1 : 2);
+  r.run->measure(r.devices.size() == 1 ? 1 : 4);
   if (r.devices.size() == 1) return fit_tasks(*r.run, r.machine);
   r.tasks.assign(r.devices.size(), {});
   for (size_t d = 0; d < r.devices.size(); ++d) {
@@ -177,6 +179,11 @@ void LayoutRace::measure(Reference& r) const {
           fit_cost(r.run->times().of(task, static_cast<int>(d)), 1 / r.devices[d].of(task));
     }
   }
+  // A stream that waits for another device's sleeps meanwhile, and wakes late.
+  r.hand_over_s = where_zero(kMostHandOver, [&](double seconds) {
+    r.hand_over_s = seconds;
+    return r.run->step_s() - r.run->simulate(profile_on(r.devices, {})).step_s;
+  });
 }
 
 bool LayoutRace::shared() const {
@@ -196,7 +203,8 @@ MachineProfile LayoutRace::profile_on(const std::vector<Throttle>& devices,
   MachineProfile profile = profile_of(machine, first, first.front(), link);
   if (devices.size() == 1) return profile;
   const TaskCosts alone = std::move(profile.device_tasks.front());
-  profile.device_tasks = reference(devices).tasks;
+  const Reference& together = reference(devices);
+  profile.device_tasks = together.tasks;
   for (size_t d = 0; d < devices.size(); ++d) {
     TaskCosts& of_device = profile.device_tasks[d];
     for (size_t kind = 0; kind < of_device.size(); ++kind) {
@@ -205,7 +213,7 @@ MachineProfile LayoutRace::profile_on(const std::vector<Throttle>& devices,
       const auto task = static_cast<TaskKind>(kind);
       if (!measured) cost = alone[kind].slower(devices[d].of(task) / first.front().of(task));
       if (!measured || task == TaskKind::kReceive) continue;
-      cost.fixed_s += machine.hand_over_s;
+      cost.fixed_s += together.hand_over_s;
       // It takes the memory's rate as the part of a core that it keeps busy.
       const double part = alone[kind].cores > 0 ? cost.cores / alone[kind].cores : 0;
       cost.memory = std::min(1.0, alone[kind].memory * part);

@@ -106,9 +106,10 @@ class LayoutRace {
     std::unique_ptr<MeasuredRun> run;
     MeasuredMachine machine = {};       // the newest; of one device
     std::vector<TaskCosts> tasks = {};  // [device] the newest; of several
+    double hand_over_s = 0;             // what these do not explain, for each task; of several
   };
   const Reference& reference(const std::vector<Throttle>& devices);
-  void measure(Reference& reference) const;
+  void measure(Reference& reference);
   // Whether others used the cores.
   bool shared() const;
   MachineProfile profile_on(const std::vector<Throttle>& devices, const SlowLink::Speed& link);

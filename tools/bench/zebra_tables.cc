@@ -365,9 +365,9 @@ void errors(Setting& setting) {
   for (int i = 0; i < count; ++i) {
     const TrainedStep step = trained(setting, 2, 128, 2 + i % 3, 2);
     const Layout layout = draw_zebra(setting, i, step, random);
-    LayoutRace race(setting.folder(), setting.storage.get(), step, 2);
+    LayoutRace race(setting.folder(), setting.storage.get(), step, 3);
     race.add(layout);
-    race.run(1, setting.most_repeats);
+    race.run(setting.rounds, setting.most_repeats);
     const LayoutTimes t = race.times("drawn");
     std::printf(
         "  %2d %s, %lld attend, %lld chunks, %s: %.3f s, simulated %.3f s, error %+.1f "
