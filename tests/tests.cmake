@@ -83,8 +83,8 @@ set(computing_tests state_format_test mask_test pager_test ops_linear_test ops_a
 # tools/test.sh. The other tests say the same on every machine; tools/test.sh all has them too.
 set(user_rooms "/tests/(device|kernels|model|offload|optim|process|train)/")
 set(user_names checkpoint_test tokenizer_vectors_test gpu_run_test)
-set(names_for_all process_bench_test process_lost_ranks_test process_mpi_test process_plan_test
-  process_ranks_test process_slurm_test)
+set(names_for_all process_bench_test process_lost_ranks_test process_moves_test process_mpi_test
+  process_plan_test process_ranks_test process_slurm_test)
 add_custom_target(user_tests)
 
 # Every NAME_test.cc is one ctest program, linked with all floors. It lies where its subject does.
@@ -169,6 +169,12 @@ target_compile_options(mpi_ranks PRIVATE ${test_optimisation})
 target_compile_definitions(process_mpi_test PRIVATE
   PAGODA_RANKS_BINARY="$<TARGET_FILE:mpi_ranks>")
 add_dependencies(process_mpi_test mpi_ranks)
+add_executable(moving_ranks tests/mpi/moving_ranks.cc)
+target_link_libraries(moving_ranks PRIVATE train)
+target_compile_options(moving_ranks PRIVATE ${test_optimisation})
+target_compile_definitions(process_moves_test PRIVATE
+  PAGODA_MOVING_RANKS_BINARY="$<TARGET_FILE:moving_ranks>")
+add_dependencies(process_moves_test moving_ranks)
 
 # This machine's GPU, as tools/gpu_check.sh checks it, but for the benchmarks. Skipped without one.
 if(PAGODA_HAS_CUDA_KERNELS AND TARGET CUDA::cublas)

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <mutex>
 #include <random>
+#include <set>
 
 #include "plan/exchange/home_moves.h"
 #include "tests/testing/ranks/ranked_trainers.h"
@@ -273,6 +274,70 @@ TEST(RanksMoves, AKillBehindAMoveLosesNothing) {
     leg.until = 6;
     expect_ok(run.run(leg));
     EXPECT_EQ(run.sha256(), run.expected());
+  }
+}
+
+// What each page's content was made by, [page]; 0 where no rank has it. Pages as they are saved.
+class Generations {
+ public:
+  void add(Session& session) {
+    const std::lock_guard lock(mutex_);
+    for (const PageVersion& version : session.file().versions()) {
+      if (version.page >= of_.size()) of_.resize(version.page + 1, 0);
+      EXPECT_EQ(of_[version.page], 0u) << "page " << version.page << " is on two ranks";
+      of_[version.page] = version.generation;
+    }
+  }
+  const std::vector<uint64_t>& of() const { return of_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<uint64_t> of_;
+};
+
+// The second step touches the even experts alone, so that others have older weights and state; then
+// each even expert exchanges homes with an odd one.
+TEST(RanksMoves, KeepGenerations) {
+  const Watchdog watchdog("moving homes", std::chrono::seconds(300));
+  const auto skips = [](RunConfig& config) { config.optim.untouched = UntouchedKind::kSkip; };
+  RankedTrainers run(ClipKind::kGlobal, 2, skips);
+  for (const bool smallest : {false, true}) {
+    std::vector<uint64_t> stayed, moved;
+    for (const bool moves : {false, true}) {
+      run.begin();
+      RunLeg leg{2, 1};
+      leg.smallest = smallest;
+      leg.until = 2;
+      std::vector<std::vector<int32_t>> even[2];  // [rank][layer] of all tokens of the step
+      Generations generations;
+      leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+        const RunShape& shape = trainer.session().shape();
+        auto& mine = even[group.rank()];
+        mine.resize(static_cast<size_t>(shape.num_layers));
+        for (size_t l = 0; l < mine.size() && trainer.steps_done() == 1; ++l) {
+          const int64_t choices =
+              shape.microbatches * shape.microbatch_tokens * shape.experts_per_token;
+          for (int64_t i = 0; i < choices && shape.is_moe[l]; ++i) {
+            mine[l].push_back(static_cast<int32_t>(2 * i % shape.num_experts));
+          }
+        }
+        trainer.session().executor().impose_routing(&mine);
+        if (trainer.steps_done() == 1) return Status();
+        std::vector<HomeSwap> swaps;
+        for (int64_t e = 0; e < shape.num_experts; e += 2) {
+          swaps.push_back({shape.expert(0, e), shape.expert(0, e + 1)});
+        }
+        if (moves) RETURN_IF_ERROR(trainer.exchange_homes(swaps));
+        RETURN_IF_ERROR(trainer.save());
+        generations.add(trainer.session());
+        return Status();
+      };
+      expect_ok(run.run(leg));
+      (moves ? moved : stayed) = generations.of();
+    }
+    EXPECT_EQ(moved, stayed);
+    const std::set<uint64_t> different(stayed.begin(), stayed.end());
+    EXPECT_GT(different.size(), 1u) << "all have the same, which would stay the same by chance";
   }
 }
 
