@@ -27,6 +27,10 @@ double peak_flops_of(const MachineSheet& machine) {
   return kTera * machine.device.peak_tflops * static_cast<double>(machine.device.count);
 }
 
+double written_to_disk(Session& session) {
+  return static_cast<double>(session.file().counters().write_bytes);
+}
+
 // A signal that interrupts work between steps is looked at behind it.
 bool ended_by_signal(const Status& status) { return static_cast<int>(status.code()) > 128; }
 
@@ -274,7 +278,7 @@ Status TrainRun::between_steps() {
     if (stopped_by != 0) return stop(stopped_by);
   }
   if (due(config_.train.save_steps)) RETURN_IF_ERROR(save());
-  return Status();
+  return follow_speeds();
 }
 
 // Experts that exchange homes are told of, with what that was expected to take and bring.
@@ -294,6 +298,28 @@ Status TrainRun::balance_homes() {
                              {"move_s", moved.took_s},
                              {"expected_move_s", moves.move_s},
                              {"expected_gain_s", moves.gain_s}});
+  return Status();
+}
+
+// A deal is told of by how many shards each device attends to.
+Status TrainRun::follow_speeds() {
+  ASSIGN_OR_RETURN(const bool pays, trainer_->measure_shares());
+  if (!pays) return Status();
+  RETURN_IF_ERROR(save());
+  if (trainer_->saved_step() != trainer_->steps_done()) return Status();
+  written_ += written_to_disk(trainer_->session());
+  const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(trainer_->deal_again());
+  const double deal_s = seconds_since(start);
+  const RunShape& shape = trainer_->session().shape();
+  std::vector<int64_t> shards(static_cast<size_t>(shape.devices), 0);
+  for (const int device : shape.shard_device) ++shards[static_cast<size_t>(device)];
+  std::string text;
+  for (const int64_t of_device : shards) text += strf(" %lld", (long long)of_device);
+  log_info(strf("step %lld: attention is dealt anew by the devices' speed in %.2f s, in shards:%s",
+                (long long)trainer_->steps_done(), deal_s, text.c_str()));
+  write(MetricsType::kDeal,
+        {{"step", trainer_->steps_done()}, {"shards", shards}, {"deal_s", deal_s}});
   return Status();
 }
 
@@ -424,7 +450,7 @@ Status TrainRun::finish() {
                   (long long)evals_.last_step,
                   100.0 * (evals_.last_loss / evals_.first_loss - 1.0)));
   }
-  const auto written = static_cast<double>(trainer_->session().file().counters().write_bytes);
+  const double written = written_ + written_to_disk(trainer_->session());
   if (written > 0) {
     log_info(strf("disk: %s written since the start, %s a day at this rate",
                   format_decimal_bytes(written).c_str(),

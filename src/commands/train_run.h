@@ -47,6 +47,7 @@ class TrainRun {
   bool samples_due() const;
   Status between_steps();
   Status balance_homes();
+  Status follow_speeds();
   Status stop(int signal);
   Status evaluate();
   Status sample();
@@ -75,6 +76,7 @@ class TrainRun {
   double peak_flops_per_s_;  // of this rank's devices
   int64_t first_row_ = 0;  // first row of the newest step
   int64_t failed_saves_ = 0;
+  double written_ = 0;  // bytes that earlier sessions wrote to the store
   double step_s_ = 0;  // of the newest step
   bool warned_of_grace_ = false;
   EvalHistory evals_;

@@ -130,9 +130,10 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "pipeline: gpipe: a stage takes all train.chunks forward, then all backward; 1f1b: one "
         "forward, one backward, so that few activations wait; breadth_first: all chunks through a "
         "layer before the stage's next one, so that paged weights are read once in each phase");
-  t.add("shares", c.parallel.shares, {"speed", "uniform"}, kRunOnly,
+  t.add("shares", c.parallel.shares, {"speed", "uniform", "measured"}, kRunOnly,
         "what devices of unequal speed have of microbatches and experts: speed: in proportion to "
-        "it; uniform: as much as the others");
+        "what train.devices says of it; uniform: as much as the others; measured: in proportion to "
+        "what they do in the run, also when that changes");
   t.add("place", c.parallel.place, {"step", "home"}, kRunOnly,
         "where an expert is computed: step: by its tokens in each step, so that all devices end "
         "together; home: always on the same device, as where all weights stay on devices or "

@@ -22,6 +22,8 @@ const char* type_name(MetricsType type) {
       return "checkpoint";
     case MetricsType::kMove:
       return "move";
+    case MetricsType::kDeal:
+      return "deal";
     case MetricsType::kWarn:
       return "warn";
   }

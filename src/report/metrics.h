@@ -20,7 +20,7 @@ namespace pagoda {
 // file must not take memory by it.
 inline constexpr int kDeepestMetrics = 16;
 
-enum class MetricsType : uint8_t { kRun, kStep, kEval, kSample, kCheckpoint, kMove, kWarn };
+enum class MetricsType : uint8_t { kRun, kStep, kEval, kSample, kCheckpoint, kMove, kDeal, kWarn };
 
 // An object, already written as JSON.
 struct MetricsObject {

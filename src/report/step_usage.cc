@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "train/work_balance.h"
+
 namespace pagoda {
 namespace {
 
@@ -71,9 +73,10 @@ MetricsObject links_object(const Link::Counts& links) {
 // A list for each quantity, by device.
 MetricsObject devices_object(const std::vector<DeviceUsage>& devices) {
   std::vector<double> busy_s;
-  std::vector<int64_t> expert_rows;
+  std::vector<int64_t> tokens, expert_rows;
   for (const DeviceUsage& device : devices) {
     busy_s.push_back(device.busy_s);
+    tokens.push_back(device.tokens);
     expert_rows.push_back(device.expert_rows);
   }
   MetricsFields stalls;
@@ -82,8 +85,10 @@ MetricsObject devices_object(const std::vector<DeviceUsage>& devices) {
     for (const DeviceUsage& device : devices) stall_s.push_back(device.stalls[cause].second);
     stalls.emplace_back(devices.front().stalls[cause].first, stall_s);
   }
-  return metrics_object(
-      {{"busy_s", busy_s}, {"stall_s", metrics_object(stalls)}, {"expert_rows", expert_rows}});
+  return metrics_object({{"busy_s", busy_s},
+                         {"stall_s", metrics_object(stalls)},
+                         {"tokens", tokens},
+                         {"expert_rows", expert_rows}});
 }
 
 }  // namespace
@@ -96,13 +101,18 @@ SessionCounters SessionCounters::read(const Session& session) {
                            .optimizer = executor.optimizer_time(),
                            .expert_rows = executor.expert_rows(),
                            .expert_speeds = {},
+                           .attended = {},
                            .links = session.link() ? session.link()->counts() : Link::Counts(),
                            .row_bytes = executor.row_bytes(),
                            .host_updates = executor.host_updates()};
   for (const DeviceSetup& device : session.options().own_setups()) {
     counters.devices.push_back(executor.device_time(static_cast<int>(counters.devices.size())));
-    counters.expert_speeds.push_back(device.expert_speed());
+    counters.expert_speeds.push_back(device.seat_speed());
   }
+  const DeviceRange own = session.shape().own_devices();
+  const std::vector<int64_t> tokens =
+      attended_tokens(session.shape(), session.shape().shard_device);
+  counters.attended.assign(tokens.begin() + own.first, tokens.begin() + own.end());
   return counters;
 }
 
@@ -118,6 +128,7 @@ StepUsage::StepUsage(const SessionCounters& before, const SessionCounters& after
     const StreamTime time = after.devices[d] - before.devices[d];
     DeviceUsage& device = devices.emplace_back();
     device.busy_s = seconds(time.busy_us);
+    if (d < after.attended.size()) device.tokens = after.attended[d];
     device.stalls = stalls_of(time);
     for (size_t i = d; i < rows.size(); i += after.devices.size()) device.expert_rows += rows[i];
   }

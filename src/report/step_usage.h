@@ -24,6 +24,7 @@ struct SessionCounters {
   StreamTime optimizer;
   std::vector<int64_t> expert_rows;   // Executor's
   std::vector<double> expert_speeds;  // [device]
+  std::vector<int64_t> attended;      // [device] tokens of a step that it attends to
   Link::Counts links;
   Executor::RowBytes row_bytes;
   int64_t host_updates = 0;  // updates of records on the optimizer's stream
@@ -39,6 +40,7 @@ using Stalls = std::vector<std::pair<std::string, double>>;
 struct DeviceUsage {
   double busy_s = 0;
   Stalls stalls;
+  int64_t tokens = 0;       // attended to
   int64_t expert_rows = 0;  // rows of experts that its forward computed
 };
 

@@ -116,6 +116,11 @@ class Executor {
   // Replaces Setup::link. REQUIRES: nothing was sent so far.
   void set_link(Link* link) { setup_.link = link; }
 
+  // From now on slows a CPU device of the rank like that, as other work on it would. For tests.
+  void throttle(int device, const Throttle& throttle) {
+    setup_.throttles[static_cast<size_t>(device)] = throttle;
+  }
+
   // From now on takes the times of tasks into `times`. Not owned; nullptr: none are taken.
   void time_tasks(TaskTimes* times) { times_ = times; }
 

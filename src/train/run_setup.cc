@@ -193,7 +193,7 @@ std::vector<int> expert_homes(const ModelShape& model, const RunSetup& setup,
     std::vector<double> speeds;
     for (const int d : devices[kept]) {
       const DeviceSetup& device = setup.devices[static_cast<size_t>(d)];
-      speeds.push_back(setup.shares == ShareKind::kSpeed ? device.expert_speed() : 1);
+      speeds.push_back(setup.shares == ShareKind::kUniform ? 1 : device.expert_speed());
     }
     if (speeds.empty()) continue;
     for (const int i : deal(kept == 1 ? left : experts - left, speeds)) {
@@ -232,7 +232,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.shard_device = size.shard_device;
   std::vector<double> speeds;
   for (const DeviceSetup& device : setup.devices) {
-    speeds.push_back(setup.shares == ShareKind::kSpeed ? device.expert_speed() : 1);
+    speeds.push_back(setup.shares == ShareKind::kUniform ? 1 : device.seat_speed());
   }
   std::vector<int> homes;  // [expert] of the layer
   for (const ModelRecord& record : model_records(model)) {

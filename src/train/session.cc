@@ -229,6 +229,15 @@ void Session::exchange_homes(std::span<const HomeSwap> swaps) {
   pages_ = PageTable(shape_);
 }
 
+void Session::set_speeds(const std::vector<DeviceSetup>& measured) {
+  options_.devices = measured;
+  pager_->foresee({});
+  pager_->foresee_later({});
+  for (size_t d = 0; d < shape_.seat_speeds.size(); ++d) {
+    shape_.seat_speeds[d] = measured[d].seat_speed();
+  }
+}
+
 Status Session::transfers() const {
   RETURN_IF_ERROR(pager_->status());
   return link_ ? link_->status() : Status();

@@ -81,6 +81,10 @@ class Session {
   // Says that the caller has moved pages as these swaps of experts' homes, one after the other,
   // have it (train/page_move.h). Plans that were made before do not hold any more.
   void exchange_homes(std::span<const HomeSwap> swaps);
+  // Gives experts their seats by the speeds that these devices of all ranks were measured to have,
+  // where seats are given by step. Plans that were made before do not hold any more. All ranks say
+  // the same.
+  void set_speeds(const std::vector<DeviceSetup>& measured);
   const Link* link() const { return link_.get(); }  // nullptr with one device
   // Whether all bytes have come so far, from disk and from other ranks.
   Status transfers() const;

@@ -18,6 +18,10 @@ namespace {
 // A run with this many steps in a row without an update has diverged.
 constexpr int64_t kMostSkipped = 8;
 
+double seconds_since(int64_t began_us) {
+  return 1e-6 * static_cast<double>(monotonic_us() - began_us);
+}
+
 }  // namespace
 
 SessionOptions session_options(const RunConfig& config, const std::vector<TokenIds>& prompts) {
@@ -49,10 +53,16 @@ Result<StepResult> Trainer::step() {
   const auto batch = make_batch(*data_, static_cast<uint64_t>(checkpoint_.rows_consumed),
                                 config_.micro_batches(), rows);
   RETURN_IF_ERROR(ranks_.agree(batch.status()));
-  homes_.begin_step(*session_);
+  const bool timed = homes_.wants_times() || shares_.wants_times();
+  const auto times = timed ? std::make_unique<TaskTimes>(&session_->shape()) : nullptr;
+  session_->executor().time_tasks(times.get());
   const int64_t began_us = monotonic_us();
-  ASSIGN_OR_RETURN(StepResult result, runner_->train(batch.value(), learning_rate()));
-  homes_.end_step(*session_, result, 1e-6 * static_cast<double>(monotonic_us() - began_us));
+  auto trained = runner_->train(batch.value(), learning_rate());
+  session_->executor().time_tasks(nullptr);
+  ASSIGN_OR_RETURN(StepResult result, std::move(trained));
+  const double step_s = seconds_since(began_us);
+  homes_.end_step(result, step_s, times.get());
+  shares_.end_step(session_->shape(), step_s, times.get());
   ++checkpoint_.step;
   loss_is_finite_ = std::isfinite(result.loss);
   if (loss_is_finite_) weights_are_spoilt_ = false;
@@ -84,6 +94,43 @@ Result<Trainer::Moved> Trainer::balance_homes() {
 
 Status Trainer::exchange_homes(std::span<const HomeSwap> swaps) {
   return pagoda::exchange_homes(swaps, *session_, *runner_);
+}
+
+// The options of the session, but that attention is dealt by the speeds that it was told of.
+Result<SessionOptions> Trainer::options_of_deal() const {
+  ASSIGN_OR_RETURN(SessionOptions options, joined_options());
+  const SessionOptions& now = session_->options();
+  options.devices = now.devices;
+  options.device_bytes = now.device_bytes;  // not what is left beside this session
+  options.host_bytes = now.host_bytes;
+  options.deal_attention(config_.attention_devices(std::ssize(options.devices)));
+  return options;
+}
+
+Result<bool> Trainer::measure_shares() {
+  if (!shares_.due() || checkpoint_.step == config_.train.steps) return false;
+  ASSIGN_OR_RETURN(const bool changed, shares_.measure(ranks_, session_->options().devices));
+  if (!changed) return false;
+  session_->set_speeds(shares_.devices());
+  runner_->plan_again();
+  if (config_.train.save_steps == 0) return false;
+  ASSIGN_OR_RETURN(const SessionOptions options, options_of_deal());
+  const int64_t left = config_.train.steps - checkpoint_.step;
+  if (!shares_.pays(session_->shape(), options.size.shard_device, left)) return false;
+  return Session::plan(folder_->config(), options).ok();  // false: there is no room for it
+}
+
+Status Trainer::deal_again() {
+  CHECK(saved_step_ == checkpoint_.step);
+  const int64_t began_us = monotonic_us();
+  ASSIGN_OR_RETURN(SessionOptions options, options_of_deal());
+  runner_.reset();
+  session_.reset();  // its memory goes before there is new
+  ASSIGN_OR_RETURN(RunCheckpoint saved,
+                   of_rank_0(leads() ? checkpoints().load(saved_step_) : RunCheckpoint()));
+  RETURN_IF_ERROR(continue_from(std::move(saved), std::move(options)));
+  shares_.dealt(seconds_since(began_us));
+  return Status();
 }
 
 Result<double> Trainer::evaluate() {
@@ -143,6 +190,7 @@ Status Trainer::save() {
              "run with a lower optim.learning_rate",
              (long long)checkpoint_.step, (long long)saved_step_));
   }
+  const int64_t began_us = monotonic_us();
   RETURN_IF_ERROR(runner_->drain());
   Status prepared = session_->pager().flush();
   if (prepared.ok()) prepared = session_->file().sync();
@@ -156,6 +204,7 @@ Status Trainer::save() {
   saved_step_ = checkpoint_.step;
   if (leads()) checkpoints().remove_older(checkpoint_.step);
   RETURN_IF_ERROR(leave_old_stores());
+  shares_.saved(seconds_since(began_us));
   if (!leads()) return Status();
   const Status reserved = checkpoints().reserve(checkpoint_);
   if (!reserved.ok()) log_warn(reserved.message());

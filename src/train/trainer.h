@@ -17,9 +17,9 @@
 #include "config/run_config.h"
 #include "data/dataset.h"
 #include "train/generation.h"
-#include "train/home_balance.h"
 #include "train/step_runner.h"
 #include "train/weights.h"
+#include "train/work_balance.h"
 
 namespace pagoda {
 
@@ -54,7 +54,7 @@ class Trainer {
   // Makes one optimizer step. kDiverged after too many skipped steps in a row.
   Result<StepResult> step();
   // Behind a step: lets experts exchange homes where parallel.migrate_steps has it and it pays
-  // (train/home_balance.h). Changes no bit of the run. Returns what moved, and how long that took.
+  // (train/work_balance.h). Changes no bit of the run. Returns what moved, and how long that took.
   struct Moved {
     HomeMoves moves;  // none: nothing moved
     double took_s = 0;
@@ -62,6 +62,14 @@ class Trainer {
   Result<Moved> balance_homes();
   // Behind a step: lets these experts exchange homes. Returns the errors of exchange_homes().
   Status exchange_homes(std::span<const HomeSwap> swaps);
+  // Behind a step: takes the devices' measured speeds where parallel.shares has that and they are
+  // others (train/work_balance.h). Experts get their seats by them from then on. True: shards
+  // should be dealt again, which pays, and a checkpoint can be made.
+  Result<bool> measure_shares();
+  // Deals shards by the measured speeds and goes on from the checkpoint that was just saved, as a
+  // resumed run does: the session is another one. Changes no bit of the run. After an error there
+  // is no session. REQUIRES: measure_shares() was true, and this step has been saved.
+  Status deal_again();
   const RowMeans& row_means() const { return homes_.means(); }  // of experts, since the start
   // The mean loss over the first `config.train.eval_batches` microbatches of the evaluation text.
   Result<double> evaluate();
@@ -96,7 +104,8 @@ class Trainer {
         storage_(storage),
         trace_(trace),
         ranks_(ranks != nullptr ? *ranks : alone_),
-        homes_(config.parallel.migrate_steps) {}
+        homes_(config.parallel.migrate_steps),
+        shares_(config.parallel.shares == ShareKind::kMeasured) {}
   bool leads() const { return ranks_.rank() == 0; }
   Status begin();
   Status resume();
@@ -110,7 +119,8 @@ class Trainer {
   Status start_fresh();
   Status announce(const char* mark, const std::vector<PageFile::Options>& left);
   void remove_store();  // the new one, after a start that failed
-  Status continue_from(RunCheckpoint checkpoint);
+  Result<SessionOptions> options_of_deal() const;
+  Status continue_from(RunCheckpoint checkpoint, SessionOptions options);
   Status open_store(const RunCheckpoint& checkpoint, SessionOptions options);
   void look_on_own_disks(RunCheckpoint& checkpoint) const;
   Status move_pages(RunCheckpoint checkpoint, SessionOptions options);
@@ -144,6 +154,7 @@ class Trainer {
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<StepRunner> runner_;
   HomeBalance homes_;
+  ShareBalance shares_;
 };
 
 }  // namespace pagoda

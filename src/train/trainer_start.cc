@@ -118,7 +118,8 @@ Status Trainer::resume() {
     warn_of_other_sums(checkpoint, config_);
   }
   RETURN_IF_ERROR(remove_moved(checkpoint));
-  RETURN_IF_ERROR(continue_from(std::move(checkpoint)));
+  ASSIGN_OR_RETURN(SessionOptions options, joined_options());
+  RETURN_IF_ERROR(continue_from(std::move(checkpoint), std::move(options)));
   // A killed run may have committed this step without removing the one before.
   if (leads()) checkpoints().remove_older(saved_step());
   return Status();
@@ -281,7 +282,8 @@ Status Trainer::start_fresh() {
   session_.reset();
   ASSIGN_OR_RETURN(RunCheckpoint saved,
                    of_rank_0(leads() ? checkpoints().load(0) : RunCheckpoint()));
-  return continue_from(std::move(saved));
+  ASSIGN_OR_RETURN(options, joined_options());
+  return continue_from(std::move(saved), std::move(options));
 }
 
 // Names a new store for each rank, and writes a mark of them in the run's folder, with `left`, the
@@ -315,8 +317,7 @@ void Trainer::remove_store() {
   if (!removed.ok()) log_warn(removed.message());
 }
 
-Status Trainer::continue_from(RunCheckpoint checkpoint) {
-  ASSIGN_OR_RETURN(SessionOptions options, joined_options());
+Status Trainer::continue_from(RunCheckpoint checkpoint, SessionOptions options) {
   options.page_slots = static_cast<int>(checkpoint.page_slots);
   const RunShape shape = make_run_shape(model_shape(folder_->config()), options);
   Status opened(Exit::kMismatch, "pages are not at home");

@@ -51,6 +51,7 @@ TEST(StepUsage, OfSeveralDevices) {
   before.expert_rows = {1, 2, 0, 0, 3, 4};
   after.expert_rows = {31, 32, 0, 0, 43, 14};
   after.expert_speeds = {2, 1};
+  after.attended = {96, 32};
   before.links[{0, 1}] = {2, 100, 10};
   after.links[{0, 1}] = {5, 700, 40};
   after.links[{1, 0}] = {1, 64, 0};
@@ -65,6 +66,7 @@ TEST(StepUsage, OfSeveralDevices) {
   const auto json = nlohmann::json::parse(metrics_line(MetricsType::kStep, fields));
   EXPECT_EQ(json["devices"]["busy_s"], (std::vector<double>{9, 6}));
   EXPECT_EQ(json["devices"]["stall_s"]["link"], (std::vector<double>{0, 4}));
+  EXPECT_EQ(json["devices"]["tokens"], (std::vector<int64_t>{96, 32}));
   EXPECT_EQ(json["devices"]["expert_rows"], (std::vector<int64_t>{70, 40}));
   EXPECT_EQ(json["links"]["to"], (std::vector<int64_t>{1, 0}));
   EXPECT_EQ(json["links"]["bytes"], (std::vector<int64_t>{600, 64}));

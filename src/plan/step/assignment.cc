@@ -51,7 +51,7 @@ std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds, int
   std::stable_sort(fastest.begin(), fastest.end(), by_turns);
   std::vector<double> their_speeds;
   for (const int d : fastest) {
-    their_speeds.push_back(shares == ShareKind::kSpeed ? speeds[static_cast<size_t>(d)] : 1);
+    their_speeds.push_back(shares == ShareKind::kUniform ? 1 : speeds[static_cast<size_t>(d)]);
   }
   std::vector<int> device = deal(shards, their_speeds);
   for (int& d : device) d = fastest[static_cast<size_t>(d)];

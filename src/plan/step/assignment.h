@@ -16,9 +16,15 @@ struct DeviceSetup {
   Throttle throttle = {};
   std::string name = {};  // as the run file has it: "cuda:1", "cpu/8"; empty: it has none
   int rank = 0;           // of the process with it
-  // In units that are the same for all devices of the run.
-  double attention_speed() const { return threads / throttle.rest; }
+  // Tokens and rows of experts a second, as the run measured them; 0: not yet, on any device.
+  double measured_attention = 0, measured_experts = 0;
+  // In units that are the same for all devices of the run: what attention is dealt by, what experts
+  // get their homes by, and what they get their seats by.
+  double attention_speed() const {
+    return measured_attention > 0 ? measured_attention : threads / throttle.rest;
+  }
   double expert_speed() const { return threads / throttle.experts; }
+  double seat_speed() const { return measured_experts > 0 ? measured_experts : expert_speed(); }
 };
 
 // Returns [i] the device of each of `count` equal pieces of work that are dealt one after the
@@ -26,8 +32,9 @@ struct DeviceSetup {
 // turns. REQUIRES: speeds are above 0.
 std::vector<int> deal(int64_t count, std::span<const double> speeds);
 
-// How work is shared among devices of unequal speed.
-enum class ShareKind : uint8_t { kSpeed, kUniform };
+// How work is shared among devices of unequal speed. kMeasured: as kSpeed, by the speed that they
+// have in the run once that was measured.
+enum class ShareKind : uint8_t { kSpeed, kUniform, kMeasured };
 
 // Returns [shard] the device that attends to it. Each of the `most` devices that are the fastest at
 // attention has a run of neighbouring shards, as many as its speed allows, or as many as others.

@@ -1,0 +1,95 @@
+// Says during a run how its work moves between devices, from what the run itself shows. All ranks
+// decide alike: each tells what it measured, at one point of the step. Some steps must be timed
+// task by task (train/task_times.h). One thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/exchange/device_speeds.h"
+#include "plan/exchange/home_moves.h"
+#include "train/step_runner.h"
+#include "train/task_times.h"
+
+namespace pagoda {
+
+// Homes of experts (parallel.migrate_steps): by the rows of experts, how long devices take for
+// them, how long a step takes, and how fast ranks exchange pages. The rule is
+// plan/exchange/home_moves.h's, and what rank 0 makes of what all measured holds. The last step of
+// every interval must be timed.
+class HomeBalance {
+ public:
+  explicit HomeBalance(int64_t every) : every_(every), means_(every) {}  // 0: homes stay
+
+  // Whether the next step must be timed.
+  bool wants_times() const { return every_ > 0 && (means_.steps() + 1) % every_ == 0; }
+  // Call it behind each step. `times`: its own; nullptr: it was not timed.
+  void end_step(const StepResult& result, double step_s, const TaskTimes* times);
+
+  // True after each `every`-th step.
+  bool due() const { return every_ > 0 && means_.steps() > 0 && means_.steps() % every_ == 0; }
+  // The moves that pay. All ranks call it together. REQUIRES: due().
+  Result<HomeMoves> decide(Session& session);
+  // Learns from moves that were made how fast ranks exchange pages.
+  // `took_s` is the same on all ranks.
+  void moved(const HomeMoves& moves, double took_s);
+
+  const RowMeans& means() const { return means_; }
+
+ private:
+  Result<StepTimes> times_of_all(Session& session);
+
+  int64_t every_;
+  RowMeans means_;
+  std::vector<TaskTimes::OfDevice> devices_;  // of the rank, in the interval's last step
+  double steps_s_ = 0;                        // of the interval's steps
+  double bytes_per_s_ = 0;                    // 0: not measured yet
+};
+
+// Shares of attention and seats of experts (parallel.shares = measured), by the devices' speed.
+// Algorithm 5 of HEXA-MoE times a proxy task on each device before training; here the run's own
+// tasks are timed, in the last two of every kMeasureSteps steps, so that what changes later is seen
+// too: heat, and others' load. Noise only makes a device slower, so the faster of the two counts.
+inline constexpr int64_t kMeasureSteps = 4;
+
+class ShareBalance {
+ public:
+  explicit ShareBalance(bool on) : on_(on) {}
+
+  // Whether the next step must be timed.
+  bool wants_times() const { return on_ && steps_ % kMeasureSteps >= kMeasureSteps - 2; }
+  // Call it behind each step. `times`: its own; nullptr: it was not timed.
+  void end_step(const RunShape& shape, double step_s, const TaskTimes* times);
+  // What the newest checkpoint took, and what it took to go on from one with another deal.
+  void saved(double seconds) { save_s_ = seconds; }
+  void dealt(double seconds) { deal_s_ = seconds; }
+
+  // True behind each kMeasureSteps-th step.
+  bool due() const { return on_ && steps_ > 0 && steps_ % kMeasureSteps == 0; }
+  // Tells the others what this rank measured since the last call. True: a device's share of either
+  // work is another (shares_differ()), and devices() have the speeds. All ranks call it together,
+  // with the same devices, and get the same. kIoError if one of them tells what are no times.
+  // REQUIRES: due().
+  Result<bool> measure(RankGroup& ranks, const std::vector<DeviceSetup>& now);
+  const std::vector<DeviceSetup>& devices() const { return devices_; }  // of all ranks
+  // Whether deal_pays(). REQUIRES: measure() was true.
+  bool pays(const RunShape& shape, const std::vector<int>& shard_device, int64_t steps_left) const;
+
+ private:
+  // [device] the time of a token or of a row; 0: it had none.
+  struct Times {
+    std::vector<double> token_s, row_s;
+  };
+  Status take(const std::vector<std::string>& all, Times& times);
+
+  bool on_;
+  int64_t steps_ = 0;
+  double step_s_ = 0;               // the newest
+  double save_s_ = 0, deal_s_ = 0;  // 0: there was none
+  // What a step took on the slowest rank, and what another deal would.
+  double slowest_s_ = 0, cost_s_ = 0;
+  Times mine_;  // the rank's devices, since the last measure()
+  std::vector<DeviceSetup> devices_;
+};
+
+}  // namespace pagoda

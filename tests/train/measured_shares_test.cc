@@ -1,0 +1,123 @@
+// Shares of work that follow the devices' measured speed: a device that becomes three times as slow
+// in the middle of a run has half its share a few steps later, and the run's bits are those of one
+// device.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "plan/exchange/device_speeds.h"
+#include "tests/testing/ranks/ranked_trainers.h"
+#include "tests/testing/watchdog.h"
+
+namespace pagoda {
+namespace {
+
+// Takes the devices' speeds behind a step, and deals again if that pays.
+Result<bool> follow(Trainer& trainer) {
+  ASSIGN_OR_RETURN(const bool pays, trainer.measure_shares());
+  if (!pays) return false;
+  RETURN_IF_ERROR(trainer.save());
+  RETURN_IF_ERROR(trainer.deal_again());
+  return true;
+}
+
+// The part of a step's tokens that a device attends to.
+double share_of(const RunShape& shape, size_t device) {
+  const std::vector<int64_t> tokens = attended_tokens(shape, shape.shard_device);
+  int64_t all = 0;
+  for (const int64_t of_device : tokens) all += of_device;
+  return static_cast<double>(tokens[device]) / static_cast<double>(all);
+}
+
+constexpr int64_t kSlowedAt = 20, kWithin = 5;
+
+TEST(MeasuredShares, FollowADeviceThatBecomesSlower) {
+  const Watchdog watchdog("measured shares", std::chrono::seconds(300));
+  const int64_t until = kSlowedAt + kWithin;
+  RankedTrainers run(ClipKind::kGlobal, until, [](RunConfig& config) {
+    config.train.tokens_per_step = 512;  // sixteen microbatches, in eight shards
+    config.optim.schedule = ScheduleKind::kConstant;
+  });
+  RunLeg leg{1, 2};
+  leg.until = until;
+  leg.configure = [](RunConfig& config, int) {
+    config.train.devices = {"cpu/40*2"};  // others' work counts for little beside the sleep
+    config.train.steps = 1000;                                 // a deal in the last one pays
+    config.memory.device = MemorySize::of_bytes(1200 * 1024);  // not for all experts: seats vary
+    config.parallel.shares = ShareKind::kMeasured;
+  };
+  double before = 0, after = 0;
+  std::vector<double> seats;
+  leg.stepped = [&](Trainer& trainer, RankGroup&) {
+    RETURN_IF_ERROR(follow(trainer).status());
+    Session& session = trainer.session();
+    if (trainer.steps_done() >= kSlowedAt) session.executor().throttle(1, {120, 120});
+    if (trainer.steps_done() == kSlowedAt) before = share_of(session.shape(), 1);
+    after = share_of(session.shape(), 1);
+    seats = session.shape().seat_speeds;
+    return Status();
+  };
+  const LegOutcome outcome = run.run(leg);
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  EXPECT_EQ(run.sha256(), run.expected());
+  std::printf("device 1 attended to %.3f of the tokens, and three times as slow to %.3f\n", before,
+              after);
+  // Alike, and then three to one, to the nearest of eight shards either side: the machine is
+  // shared.
+  EXPECT_NEAR(before, 0.5, 0.126);
+  EXPECT_NEAR(after, 0.25, 0.126);
+  ASSERT_EQ(seats.size(), 2u);
+  EXPECT_NEAR(seats[1] / (seats[0] + seats[1]), 0.25, 0.1);
+}
+
+// Each device in turn is the slow one, in the smallest budgets, in several ranks or one, with saves
+// and a resume in between. Whatever is dealt, all ranks have the same, and the run its bits.
+TEST(MeasuredShares, ChangeNoBit) {
+  const Watchdog watchdog("measured shares", std::chrono::seconds(600));
+  RankedTrainers run(ClipKind::kGlobal, 14, [](RunConfig& config) {
+    config.train.tokens_per_step = 256;  // eight microbatches, in eight shards
+    config.optim.schedule = ScheduleKind::kConstant;
+  });
+  int64_t dealt = 0;
+  for (const auto& [ranks, devices_each] : {std::pair(1, 3), std::pair(3, 1), std::pair(2, 2)}) {
+    SCOPED_TRACE(strf("%d x %d", ranks, devices_each));
+    run.begin();
+    RunLeg leg{ranks, devices_each};
+    leg.smallest = ranks == 3;
+    leg.until = 9;
+    leg.configure = [&leg](RunConfig& config, int) {
+      config.train.devices = {strf("cpu/4*%d", leg.devices_each)};
+      config.train.steps = 1000;
+      config.parallel.shares = ShareKind::kMeasured;
+      config.parallel.migrate_steps = 3;
+    };
+    leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+      if (trainer.steps_done() == 3) RETURN_IF_ERROR(trainer.save());
+      RETURN_IF_ERROR(trainer.balance_homes().status());
+      ASSIGN_OR_RETURN(const bool again, follow(trainer));
+      std::string deal = again ? "dealt:" : "as it was:";
+      for (const int d : trainer.session().shape().shard_device) deal += strf(" %d", d);
+      ASSIGN_OR_RETURN(const std::vector<std::string> all, group.agree(Status(), deal));
+      for (const std::string& of_rank : all) EXPECT_EQ(of_rank, all[0]);
+      if (group.rank() == 0) dealt += again;
+      const DeviceRange own = trainer.session().shape().own_devices();
+      for (int d = 0; d < own.count; ++d) {
+        const bool slow = trainer.steps_done() / 4 % 3 == (own.first + d) % 3;
+        const double factor = slow ? 40 : 4;
+        trainer.session().executor().throttle(d, {factor, factor});
+      }
+      return Status();
+    };
+    LegOutcome outcome = run.run(leg);
+    ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+    leg.resume = true;
+    leg.until = 14;
+    outcome = run.run(leg);
+    ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+    EXPECT_EQ(run.sha256(), run.expected());
+  }
+  EXPECT_GT(dealt, 2) << "nothing was tried";
+}
+
+}  // namespace
+}  // namespace pagoda
