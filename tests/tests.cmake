@@ -270,6 +270,8 @@ set_target_properties(zebra_tables PROPERTIES EXCLUDE_FROM_ALL OFF)
 add_test(NAME zebra_tables COMMAND zebra_tables ${PROJECT_BINARY_DIR} --tiny
   --only overall,orders,errors,spread)
 set_tests_properties(zebra_tables PROPERTIES LABELS for_all)
+# Prints what moves of experts between processes take and bring.
+pagoda_bench(moves_study testing moves_study.cc)
 # Prints what the planner's algorithms reach where the papers give figures.
 pagoda_bench(planner_figures testing planner_figures.cc)
 
