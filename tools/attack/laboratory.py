@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import shutil
+import struct
 
 import program
 
@@ -61,12 +62,35 @@ def files_of(run):
     return sorted(n[:len("store/pages-")] if n.startswith("store/pages-") else n for n in names)
 
 
+def skew_routers(model):
+    """Makes two experts of each layer favoured, at home on the first of two ranks, or of four:
+    their rows of the router are 16 times as large, so that half of the tokens choose them."""
+    path = pathlib.Path(model) / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    length = struct.unpack("<Q", data[:8])[0]
+    for name, tensor in json.loads(data[8:8 + length]).items():
+        if not name.endswith(".mlp.gate.weight"):
+            continue
+        assert tensor["dtype"] == "BF16"
+        begin = 8 + length + tensor["data_offsets"][0]
+        for expert in (0, 4):
+            first = begin + 2 * expert * tensor["shape"][1]
+            for at in range(first, first + 2 * tensor["shape"][1], 2):
+                bits = struct.unpack_from("<H", data, at)[0]
+                exponent = (bits >> 7 & 255) + 4
+                if 4 < exponent < 255:
+                    struct.pack_into("<H", data, at, bits & 0x807f | exponent << 7)
+    path.write_bytes(data)
+
+
 @dataclasses.dataclass
 class Reference:
     """What unbroken runs gave."""
     exported: str = ""           # SHA-256 of the exported folder after STEPS
     half_exported: str = ""      # after HALF_STEPS
     losses: list = dataclasses.field(default_factory=list)
+    skewed_exported: str = ""    # as exported and losses, of the model with skewed routers
+    skewed_losses: list = dataclasses.field(default_factory=list)
     files: list = dataclasses.field(default_factory=list)
     evaluated: bytes = b""       # of the run after HALF_STEPS
     generated: bytes = b""
@@ -75,7 +99,8 @@ class Reference:
 
 class Laboratory:
     """Folders that no case changes: model, text.txt, early and half (one run after EARLY_STEPS and
-    HALF_STEPS), tuned (the export of the whole run)."""
+    HALF_STEPS), tuned (the export of the whole run), skewed (the model, whose routers favour
+    experts)."""
 
     def __init__(self, folder, pagoda, timeout_s, default_times=False):
         self.folder = pathlib.Path(folder)
@@ -111,6 +136,11 @@ class Laboratory:
         whole, half = self.path("whole"), self.path("half")
         self.reference.run_s = must(*self.train(whole)).seconds
         must("export", "--checkpoint", whole, "--out", self.path("tuned"))
+        shutil.copytree(self.path("model"), self.path("skewed"))
+        skew_routers(self.path("skewed"))
+        must(*self.train(self.path("skewed-whole"), model=self.path("skewed")))
+        must("export", "--checkpoint", self.path("skewed-whole"), "--out",
+             self.path("skewed-tuned"))
         must(*self.train(half, {"train.steps": EARLY_STEPS}))
         shutil.copytree(half, self.path("early"))
         must(*self.train(half, {"train.steps": HALF_STEPS}), "--resume")
@@ -118,6 +148,8 @@ class Laboratory:
         reference = self.reference
         reference.exported = sha256_of_folder(self.path("tuned"))
         reference.half_exported = sha256_of_folder(self.path("half-tuned"))
+        reference.skewed_exported = sha256_of_folder(self.path("skewed-tuned"))
+        reference.skewed_losses = losses_of(self.path("skewed-whole"))
         reference.losses, reference.files = losses_of(whole), files_of(whole)
         reference.evaluated = must(*self.evaluate(half)).out
         reference.generated = must(*self.generate(half)).out

@@ -1,6 +1,7 @@
 """Lost ranks: one of several processes of a run is killed, stands still or is cut off from the
-others at any moment. These end soon and say who was lost, nothing is left behind, and the run goes
-on, with any number of processes, to the bytes of an unbroken run of one."""
+others at any moment, in some runs when experts exchange homes behind each step. The others end
+soon and say who was lost, nothing is left behind, and the run goes on, with any number of
+processes, to the bytes of an unbroken run of one."""
 
 import glob
 import os
@@ -96,8 +97,9 @@ def rank_processes(launcher):
 class Loss:
     """A rank that is lost, how and when."""
 
-    def __init__(self, case):
+    def __init__(self, case, moves):
         draw = case.random
+        self.moved_step = draw.randint(1, laboratory.STEPS - 1) if moves else 0
         self.ranks = draw.randint(2, 4)
         self.lost = draw.randrange(self.ranks)
         self.way = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, CUT])
@@ -106,15 +108,21 @@ class Loss:
         self.pattern = draw.choice(FILES + [""] * len(FILES))  # "": by time
         self.count = draw.randint(1, 2)
         self.delay_s = draw.random() ** 2 * 0.02 if self.pattern else draw.random() * 1.2
+        if moves:
+            self.delay_s = draw.random() ** 2 * 0.03  # a move takes some milliseconds
 
     def __str__(self):
         at = f"{self.pattern} x{self.count}" if self.pattern else "the start"
+        at = f"step {self.moved_step}" if self.moved_step else at
         way = CUT if self.way == CUT else signal.Signals(self.way).name
         return f"{way} of rank {self.lost} of {self.ranks} {self.delay_s * 1e3:.1f} ms after {at}"
 
     def strike(self, process, run, last_s):
         """Returns whether the rank was there to be struck."""
-        self._await_file(process, run, last_s)
+        if self.moved_step:
+            self._await_step(process, last_s)
+        else:
+            self._await_file(process, run, last_s)
         process.ended(self.delay_s)
         while not process.ended() and time.monotonic() < last_s:
             found = rank_processes(process.pid)
@@ -129,6 +137,13 @@ class Loss:
                 return True
             time.sleep(0.01)
         return False
+
+    def _await_step(self, process, last_s):
+        """Experts move as soon as the step has been told."""
+        told = f"step {self.moved_step}/"
+        while told not in process.so_far() and not process.ended(POLL_S):
+            if time.monotonic() > last_s:
+                break
 
     def _await_file(self, process, run, last_s):
         left, there = self.count if self.pattern else 0, False
@@ -182,7 +197,11 @@ def attack(case):
     flags = {"train.save_steps": draw.choice([1, 2]), "train.optimizer_threads": 1}
     if not lab.default_times:
         flags |= {"parallel.deadline_s": DEADLINE_S, "parallel.heartbeat_s": BEAT_S}
-    losses = [Loss(case) for _ in range(draw.randint(1, 3))]
+    moves = draw.random() < 0.4
+    model = lab.path("skewed") if moves else lab.path("model")
+    if moves:
+        flags |= {"parallel.migrate_steps": 1, "train.devices": "cpu/8"}
+    losses = [Loss(case, moves) for _ in range(draw.randint(1, 3))]
     case.what = f"train with {flags}: {', then '.join(map(str, losses))}"
     saved = -1
     for loss in losses:
@@ -190,7 +209,7 @@ def attack(case):
         if not case.expect(resumes or saved < 0, f"step {saved}, which was reported as saved",
                            "no checkpoint at all"):
             return
-        words = lab.train(run, flags) + ["--resume"] * resumes
+        words = lab.train(run, flags, model) + ["--resume"] * resumes
         process = start(case, words, loss.ranks, loss.way)
         struck = loss.strike(process, run, time.monotonic() + lab.timeout_s / 2)
         began = time.monotonic()
@@ -208,7 +227,7 @@ def attack(case):
         found = re.search(r"resuming from step (\d+)", outcome.text())
         if found:
             case.expect(int(found.group(1)) >= 0, "a step to go on from", found.group(1))
-    finish(case, run, flags, saved)
+    finish(case, run, flags, saved, model)
 
 
 def judge(case, loss, struck, hangs, outcome, took_s, saved):
@@ -246,13 +265,13 @@ def judge(case, loss, struck, hangs, outcome, took_s, saved):
         case.expect(named, f"a line that names rank {loss.lost}", lines)
 
 
-def finish(case, run, flags, saved):
+def finish(case, run, flags, saved, model):
     ranks, lab = case.random.randint(1, 4), case.lab
     resumes = kill_points.has_checkpoint(run)
     if not case.expect(resumes or saved < 0, f"step {saved}, which was reported as saved",
                        "no checkpoint at all"):
         return
-    outcome = start(case, lab.train(run, flags) + ["--resume"] * resumes, ranks).wait()
+    outcome = start(case, lab.train(run, flags, model) + ["--resume"] * resumes, ranks).wait()
     if not case.expect(outcome.code == 0, f"{ranks} ranks to go on to the end", outcome.ended()):
         return
     found = re.search(r"resuming from step (\d+)", outcome.text())
@@ -260,11 +279,14 @@ def finish(case, run, flags, saved):
         case.expect(int(found.group(1)) >= saved, f"to go on from step {saved} or later",
                     found.group(1))
     out = case.path("exported")
-    made = case.run(["export", "--checkpoint", run, "--model", lab.path("model"), "--out", out])
+    made = case.run(["export", "--checkpoint", run, "--model", model, "--out", out])
+    skewed = model == lab.path("skewed")
+    exported = lab.reference.skewed_exported if skewed else lab.reference.exported
+    expected = lab.reference.skewed_losses if skewed else lab.reference.losses
     if case.expect(made.code == 0, "an export of the finished run", made.ended()):
-        case.expect(laboratory.sha256_of_folder(out) == lab.reference.exported,
+        case.expect(laboratory.sha256_of_folder(out) == exported,
                     "the exported bytes of an unbroken run", "others")
-    case.expect(laboratory.losses_of(run) == lab.reference.losses,
+    case.expect(laboratory.losses_of(run) == expected,
                 "every step's loss of an unbroken run", laboratory.losses_of(run))
     verified = case.run(["ckpt", "verify", run])
     case.expect(verified.code == 0, "a checkpoint that verifies", verified.ended())
