@@ -194,6 +194,14 @@ else()
 endif()
 
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
+# What nvcc makes of the kernels, beside the sheet that is kept: minutes where kernels have changed.
+add_test(NAME kernel_sheet_test
+  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/kernel_sheet_test.py)
+add_test(NAME kernel_sheet
+  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/kernel_sheet.py --check)
+set_tests_properties(kernel_sheet PROPERTIES TIMEOUT 3600 SKIP_RETURN_CODE 69)
+set_tests_properties(kernel_sheet kernel_sheet_test PROPERTIES LABELS for_all
+  ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 add_test(NAME check_tree
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_tree.py ${PROJECT_SOURCE_DIR})
 add_test(NAME check_tree_self_test

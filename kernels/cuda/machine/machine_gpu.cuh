@@ -137,6 +137,7 @@ constexpr int blocks_at_once() {
 template <typename Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, blocks_at_once<Kernel>())
     run_kernel(const __grid_constant__ Kernel kernel) {
+  asm volatile("// shared memory: %0" ::"n"(Kernel::kSharedBytes));  // for tools/kernel_sheet.py
   kernel();
 }
 

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Checks tools/kernel_sheet.py: how many blocks a multiprocessor takes, counted by hand, what it
+reads of nvcc and ptxas, what it calls worse, and the sheet that is kept.
+
+    python tools/kernel_sheet_test.py [-v]
+"""
+
+import dataclasses
+import unittest
+
+import kernel_sheet
+from kernel_sheet import Kernel, blocks_at_once
+
+PTX = """
+.visible .entry _ZN6pagoda3gpu10run_kernelINS0_4FillEEEvT_(
+	.param .align 8 .b8 p[16]
+)
+.maxntid 256
+.minnctapersm 2
+{
+	// begin inline asm
+	// shared memory: 4096
+	// end inline asm
+	{ // a scope
+	}
+	ret;
+
+}
+"""
+PTXAS = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_ZN6pagoda3gpu10run_kernelINS0_4FillEEEvT_' for 'sm_90'
+ptxas info    : Function properties for _ZN6pagoda3gpu10run_kernelINS0_4FillEEEvT_
+    24 bytes stack frame, 20 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers, 24 bytes cumulative stack size, 512 bytes smem
+"""
+
+
+class BlocksAtOnce(unittest.TestCase):
+    def test_by_registers(self):
+        # 40 registers of 32 threads are 1280, five times 256. 65536 / 1280 = 51.2 warps, 12 in each
+        # of four parts: 48. A block has 8, so there are 6; 2048 / 256 threads would be 8.
+        self.assertEqual(blocks_at_once("90", threads=256, registers=40, shared_bytes=1024), 6)
+        # 33 registers are 1056, rounded up to 1280: no other.
+        self.assertEqual(blocks_at_once("90", 256, 33, 1024), 6)
+        # 32 are 1024, and 64 warps: all 8.
+        self.assertEqual(blocks_at_once("90", 256, 32, 1024), 8)
+
+    def test_by_shared_memory(self):
+        # 48 KiB and 1 KiB for the system: 228 / 49 = 4.65, 164 / 49 = 3.3.
+        self.assertEqual(blocks_at_once("90", 128, 32, 48 * 1024), 4)
+        self.assertEqual(blocks_at_once("80", 128, 32, 48 * 1024), 3)
+        # Nothing for the system before 8.0: 64 / 32.
+        self.assertEqual(blocks_at_once("75", 128, 32, 32 * 1024), 2)
+
+    def test_by_threads_and_blocks(self):
+        self.assertEqual(blocks_at_once("75", 256, 16, 0), 4)  # 1024 threads
+        self.assertEqual(blocks_at_once("89", 256, 16, 0), 6)  # 1536
+        self.assertEqual(blocks_at_once("90", 32, 16, 0), 32)  # 64 blocks of a warp would do
+        self.assertEqual(blocks_at_once("75", 32, 16, 0), 16)
+
+
+class Reading(unittest.TestCase):
+    NAME = "_ZN6pagoda3gpu10run_kernelINS0_4FillEEEvT_"
+
+    def test_what_compilers_say(self):
+        self.assertEqual(kernel_sheet.read_ptx(PTX), {self.NAME: (256, 4096)})
+        self.assertEqual(kernel_sheet.read_ptxas(PTXAS), {self.NAME: (40, 24, 36, 512)})
+
+    def test_names(self):
+        of = kernel_sheet.plain_name
+        self.assertEqual(of("void pagoda::gpu::run_kernel<pagoda::gpu::(anonymous namespace)::Fill"
+                            "<float, 4> >(pagoda::gpu::(anonymous namespace)::Fill<float, 4>)"),
+                         "Fill<float,4>")
+        self.assertEqual(of("void pagoda::gpu::run_kernel<pagoda::gpu::_GLOBAL__N__3f_7_a_cu_0::"
+                            "Fill>(pagoda::gpu::_GLOBAL__N__3f_7_a_cu_0::Fill)"), "Fill")
+
+
+class Worse(unittest.TestCase):
+    BEFORE = Kernel("a.cu", "90", "Fill", threads=256, registers=40, stack_bytes=0, spill_bytes=8,
+                    shared_bytes=1024)
+
+    def test_is_what_costs(self):
+        def found(**changes):
+            return kernel_sheet.worse(dataclasses.replace(self.BEFORE, **changes), self.BEFORE)
+
+        self.assertEqual(found(), [])
+        self.assertEqual(found(registers=32, spill_bytes=0), [])
+        self.assertEqual(found(registers=36, stack_bytes=24), [])
+        self.assertRegex(found(spill_bytes=9)[0], "spills 9 bytes")
+        self.assertRegex(found(registers=41)[0], "takes 5 blocks, and took 6")
+        self.assertRegex(found(shared_bytes=40 * 1024)[0], "takes 5 blocks, and took 6")
+
+    def test_new_kernels_do_not_spill(self):
+        self.assertEqual(len(kernel_sheet.worse(self.BEFORE, None)), 1)
+        fine = dataclasses.replace(self.BEFORE, spill_bytes=0)
+        self.assertEqual(kernel_sheet.worse(fine, None), [])
+
+
+class TheSheet(unittest.TestCase):
+    def test_reads_back(self):
+        text = kernel_sheet.SHEET.read_text()
+        kernels, of_files, _ = kernel_sheet.read_sheet(text)
+        table = text.split(kernel_sheet.HEADING + "\n")[1].splitlines()
+        self.assertEqual([kernel.line() for kernel in kernels.values()], table)
+        self.assertEqual(sorted(of_files), kernel_sheet.sources(), "a file is missing or gone")
+        self.assertEqual({key[0] for key in kernels}, set(kernel_sheet.ARCHITECTURES))
+
+
+if __name__ == "__main__":
+    unittest.main()
