@@ -7,8 +7,8 @@
 #include "plan/exchange/expert_migration.h"
 #include "plan/exchange/routed_traffic.h"
 #include "plan/exchange/sending_order.h"
-#include "plan/exchange/traffic.h"
-#include "plan/exchange/transmission_order.h"
+#include "plan/rounds/traffic.h"
+#include "plan/rounds/transmission_order.h"
 #include "plan/step/expert_seats.h"
 
 namespace pagoda {

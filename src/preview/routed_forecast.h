@@ -33,7 +33,7 @@ struct RoutedHomes {
 struct RoutedExchange {
   double in_order_s = 0;  // by the numbers of the receivers, as `train` sends
   double shortest_first_s = 0;
-  // In Aurora's rounds, which no order beats (plan/exchange/transmission_order.h), and how many a
+  // In Aurora's rounds, which no order beats (plan/rounds/transmission_order.h), and how many a
   // step has.
   double rounds_s = 0;
   int64_t rounds = 0;

@@ -4,9 +4,9 @@
 #include <numeric>
 #include <utility>
 
-#include "plan/exchange/bipartite_matching.h"
-#include "plan/exchange/traffic.h"
 #include "plan/refusals.h"
+#include "plan/rounds/bipartite_matching.h"
+#include "plan/rounds/traffic.h"
 
 namespace pagoda {
 namespace {

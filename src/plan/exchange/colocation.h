@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/exchange/square_matrix.h"
+#include "plan/rounds/square_matrix.h"
 
 namespace pagoda {
 
@@ -18,7 +18,7 @@ struct ExpertTraffic {
   double received = 0;
 };
 
-// [expert] for a matrix that passes check_traffic() (plan/exchange/traffic.h). O(n^2).
+// [expert] for a matrix that passes check_traffic() (plan/rounds/traffic.h). O(n^2).
 std::vector<ExpertTraffic> expert_traffic(const SquareMatrix<double>& traffic);
 
 struct Colocation {

@@ -4,9 +4,9 @@
 #include <functional>
 #include <utility>
 
-#include "plan/exchange/bipartite_matching.h"
 #include "plan/exchange/expert_assignment.h"
 #include "plan/refusals.h"
+#include "plan/rounds/bipartite_matching.h"
 
 namespace pagoda {
 namespace {

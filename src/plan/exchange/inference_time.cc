@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "plan/exchange/traffic.h"
 #include "plan/refusals.h"
+#include "plan/rounds/traffic.h"
 
 namespace pagoda {
 namespace {

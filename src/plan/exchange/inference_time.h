@@ -1,7 +1,7 @@
 // Time of one MoE layer's forward pass on devices that each hold experts: gate, first all-to-all
 // (dispatch), experts, second all-to-all (combine), aggregation (Aurora sections 4.1, 5 and 6.1).
 // Computation and communication of one model do not overlap; two models on the same devices
-// alternate. All-to-alls take the time of plan/exchange/transmission_order.h; combine takes as long
+// alternate. All-to-alls take the time of plan/rounds/transmission_order.h; combine takes as long
 // as dispatch, since its traffic is the same, reversed. Planned only: it is tested, and neither a
 // run nor `pagoda plan` uses it yet.
 #pragma once
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/exchange/square_matrix.h"
+#include "plan/rounds/square_matrix.h"
 
 namespace pagoda {
 

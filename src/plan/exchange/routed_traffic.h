@@ -1,5 +1,5 @@
 // Makes the matrix of traffic between the devices of an expert-parallel group, for a layer whose
-// routing is known (plan/step/routing_trace.h). plan/exchange/traffic.h and the orders of
+// routing is known (plan/step/routing_trace.h). plan/rounds/traffic.h and the orders of
 // all-to-alls take it. Pure.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "plan/exchange/expert_migration.h"
-#include "plan/exchange/square_matrix.h"
+#include "plan/rounds/square_matrix.h"
 #include "plan/step/expert_blocks.h"
 
 namespace pagoda {

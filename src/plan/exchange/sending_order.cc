@@ -4,8 +4,8 @@
 #include <limits>
 #include <numeric>
 
-#include "plan/exchange/traffic.h"
 #include "plan/refusals.h"
+#include "plan/rounds/traffic.h"
 
 namespace pagoda {
 namespace {

@@ -1,6 +1,6 @@
 // All-to-alls without a common order: every device sends to one device after the other in an order
 // of its own, and a receiver that several send to at once shares its bandwidth among them (Aurora,
-// section 3, figure 4). What the rounds of plan/exchange/transmission_order.h are compared with
+// section 3, figure 4). What the rounds of plan/rounds/transmission_order.h are compared with
 // (section 8.1). Pure.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/exchange/square_matrix.h"
+#include "plan/rounds/square_matrix.h"
 
 namespace pagoda {
 

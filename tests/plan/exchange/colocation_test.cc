@@ -13,7 +13,7 @@
 #include "plan/exchange/expert_assignment.h"
 #include "plan/exchange/heterogeneous_colocation.h"
 #include "plan/exchange/place_swaps.h"
-#include "plan/exchange/traffic.h"
+#include "plan/rounds/traffic.h"
 #include "tests/testing/plan/place_search.h"
 #include "tests/testing/plan/random_traffic.h"
 

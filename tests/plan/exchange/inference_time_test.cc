@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "plan/exchange/expert_assignment.h"
-#include "plan/exchange/traffic.h"
+#include "plan/rounds/traffic.h"
 #include "tests/testing/plan/random_traffic.h"
 #include "tests/testing/plan/served_layers.h"
 

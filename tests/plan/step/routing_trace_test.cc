@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "plan/exchange/routed_traffic.h"
-#include "plan/exchange/traffic.h"
+#include "plan/rounds/traffic.h"
 #include "report/routing_recorder.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/random.h"
-#include "plan/exchange/traffic.h"
+#include "plan/rounds/traffic.h"
 
 namespace pagoda {
 

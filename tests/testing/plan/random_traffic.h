@@ -1,4 +1,4 @@
-// Drawn traffic and layers for the tests of plan/exchange/traffic.h and what stands on it. Equal
+// Drawn traffic and layers for the tests of plan/rounds/traffic.h and what stands on it. Equal
 // arguments draw the same.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plan/exchange/inference_time.h"
-#include "plan/exchange/square_matrix.h"
+#include "plan/rounds/square_matrix.h"
 
 namespace pagoda {
 

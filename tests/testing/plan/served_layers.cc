@@ -8,7 +8,7 @@
 #include "plan/exchange/colocation.h"
 #include "plan/exchange/expert_assignment.h"
 #include "plan/exchange/heterogeneous_colocation.h"
-#include "plan/exchange/traffic.h"
+#include "plan/rounds/traffic.h"
 #include "tests/testing/plan/aurora_baselines.h"
 
 namespace pagoda {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/exchange/square_matrix.h"
+#include "plan/rounds/square_matrix.h"
 
 namespace pagoda {
 

@@ -1,4 +1,4 @@
-#include "plan/exchange/traffic.h"
+#include "plan/rounds/traffic.h"
 
 #include <algorithm>
 #include <cmath>

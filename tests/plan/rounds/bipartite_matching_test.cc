@@ -1,5 +1,5 @@
 // Matchings against all subsets and all permutations on small graphs.
-#include "plan/exchange/bipartite_matching.h"
+#include "plan/rounds/bipartite_matching.h"
 
 #include <gtest/gtest.h>
 

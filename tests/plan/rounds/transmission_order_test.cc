@@ -1,6 +1,6 @@
 // Orders of all-to-alls against the bound of the busiest line, computed here by itself, and against
 // senders that each keep an order of their own (papers: Aurora).
-#include "plan/exchange/transmission_order.h"
+#include "plan/rounds/transmission_order.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include <random>
 #include <utility>
 
-#include "plan/exchange/bipartite_matching.h"
-#include "plan/exchange/traffic.h"
+#include "plan/rounds/bipartite_matching.h"
+#include "plan/rounds/traffic.h"
 #include "tests/testing/plan/aurora_baselines.h"
 #include "tests/testing/plan/random_traffic.h"
 

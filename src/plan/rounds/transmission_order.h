@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/exchange/square_matrix.h"
+#include "plan/rounds/square_matrix.h"
 
 namespace pagoda {
 
@@ -37,12 +37,12 @@ struct TransmissionRound {
 
 // Entries and durations in one unit: integers (bytes, tokens) where all devices have the same
 // bandwidth, durations divided by it are seconds; or seconds of each transmission at its own rate
-// (plan/exchange/traffic.h: link_seconds), amounts times that rate are bytes.
+// (plan/rounds/traffic.h: link_seconds), amounts times that rate are bytes.
 //
 // The durations add up to line_bound() of the traffic and the amounts to its entries: exactly for
 // integers; for reals, which are first rounded up to multiples of the bound's leading bit / 2^47,
 // to n / 2^47 of the bound above them (n < 100,000: 1e-9), and never below.
-// No rounds where nothing moves. kUsage as plan/exchange/traffic.h's check_traffic().
+// No rounds where nothing moves. kUsage as plan/rounds/traffic.h's check_traffic().
 Result<std::vector<TransmissionRound<int64_t>>> transmission_order(
     const SquareMatrix<int64_t>& traffic);
 Result<std::vector<TransmissionRound<double>>> transmission_order(

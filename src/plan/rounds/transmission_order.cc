@@ -1,10 +1,10 @@
-#include "plan/exchange/transmission_order.h"
+#include "plan/rounds/transmission_order.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "plan/exchange/bipartite_matching.h"
-#include "plan/exchange/traffic.h"
+#include "plan/rounds/bipartite_matching.h"
+#include "plan/rounds/traffic.h"
 
 namespace pagoda {
 namespace {

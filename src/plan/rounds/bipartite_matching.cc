@@ -1,4 +1,4 @@
-#include "plan/exchange/bipartite_matching.h"
+#include "plan/rounds/bipartite_matching.h"
 
 #include <algorithm>
 #include <climits>
