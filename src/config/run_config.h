@@ -35,6 +35,7 @@ enum class UntouchedKind : uint8_t { kExact, kSkip };
 // Where an expert is computed: on the device of its home, or of a seat that it gets in each step.
 enum class PlaceKind : uint8_t { kStep, kHome };
 enum class LayoutKind : uint8_t { kAuto, kExperts, kZebra, kPipeline };
+enum class ExchangeSetting : uint8_t { kAuto, kFlat, kHalo, kRounds };
 
 // Steps of a run, counted from 1; both belong to it.
 struct StepRange {
@@ -93,6 +94,7 @@ struct RunConfig {
     std::vector<std::string> lags = {"auto"};
     int64_t stages = 2;
     PipelineOrder order = PipelineOrder::kBreadthFirst;
+    ExchangeSetting exchange = ExchangeSetting::kAuto;
     ShareKind shares = ShareKind::kSpeed;
     PlaceKind place = PlaceKind::kStep;
     int64_t migrate_steps = 0;
@@ -225,6 +227,17 @@ struct RunConfig {
   // parallel.stages of a pipeline, else 1.
   int stages() const {
     return parallel.layout == LayoutKind::kPipeline ? static_cast<int>(parallel.stages) : 1;
+  }
+  // parallel.exchange; auto, which only a plan of a cluster replaces, is flat.
+  ExchangeOrder exchange() const {
+    switch (parallel.exchange) {
+      case ExchangeSetting::kHalo:
+        return ExchangeOrder::kHalo;
+      case ExchangeSetting::kRounds:
+        return ExchangeOrder::kRounds;
+      default:
+        return ExchangeOrder::kFlat;
+    }
   }
   // Whether the planner is to choose them for a run (preview/zebra_choice.h); whoever does not ask
   // it gets 1 1 1 and 0.

@@ -130,6 +130,11 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "pipeline: gpipe: a stage takes all train.chunks forward, then all backward; 1f1b: one "
         "forward, one backward, so that few activations wait; breadth_first: all chunks through a "
         "layer before the stage's next one, so that paged weights are read once in each phase");
+  t.add("exchange", c.parallel.exchange, {"auto", "flat", "halo", "rounds"}, kRunOnly,
+        "how devices send each other rows of experts: flat: receiver by receiver; rounds: each "
+        "sends to one other at a time, and takes from one, so that none waits for another's "
+        "receiver (Aurora); halo: between processes in one message to each device's counterpart, "
+        "which passes them on (Piper); auto: flat, or what a plan of the cluster has chosen");
   t.add("shares", c.parallel.shares, {"speed", "uniform", "measured"}, kRunOnly,
         "what devices of unequal speed have of microbatches and experts: speed: in proportion to "
         "what train.devices says of it; uniform: as much as the others; measured: in proportion to "

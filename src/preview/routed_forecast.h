@@ -31,7 +31,7 @@ struct RoutedHomes {
 // up the ends: devices or, with several ranks, ranks. Each sends what it has for the others one
 // behind the other, and ends that send to the same one share it.
 struct RoutedExchange {
-  double in_order_s = 0;  // by the numbers of the receivers, as `train` sends
+  double in_order_s = 0;  // by the numbers of the receivers, as with parallel.exchange = flat
   double shortest_first_s = 0;
   // In Aurora's rounds, which no order beats (plan/rounds/transmission_order.h), and how many a
   // step has.

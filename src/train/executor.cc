@@ -243,6 +243,8 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kSend:
     case TaskKind::kReceive: case TaskKind::kSendPage: case TaskKind::kReceivePage:
       return;  // no work, or transfer()'s, or that of the experts that they join
+    case TaskKind::kTakeParcel:
+      return s.copy(page(0), lease.data(1) + task.first_byte, task.bytes);
     case TaskKind::kPlaceRows:
       return enqueue_place(task, lease, s);
     case TaskKind::kPackRows:

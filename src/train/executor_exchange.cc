@@ -1,8 +1,8 @@
 // Rows on their way from attention to experts and back: how the executor finds them from routing.
 #include <algorithm>
 
+#include "plan/step/expert_seats.h"
 #include "plan/step/rank_part.h"
-#include "plan/step/step_plan.h"
 #include "train/executor.h"
 #include "train/trace_names.h"
 
@@ -78,7 +78,8 @@ Status Executor::receive_routing(int64_t layer, int64_t microbatch) {
 }
 
 void Executor::transfer(const Task& task, Lease& lease, Stream& s) {
-  std::byte* bytes = lease.data(0) + task.first_element * static_cast<int64_t>(sizeof(float));
+  const int64_t first = task.first_element * static_cast<int64_t>(sizeof(float)) + task.first_byte;
+  std::byte* bytes = lease.data(0) + first;
   if (sends(task.kind)) {
     return lease.release(setup_.link->send(next_transfer(task, sent_), bytes, s));
   }
@@ -184,8 +185,8 @@ void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const Laye
   }
   const int64_t all = stays ? group.rows() + group.padding() : parcel_of(group, task.device).rows;
   blocks_[own(task)].dispatch(runs, all, {group.rows(), task.padding}, task.microbatch, in,
-                              lease.data(0), task.kind == TaskKind::kDispatchBackward,
-                              steps_[own(task)], s);
+                              lease.data(0) + task.first_byte,
+                              task.kind == TaskKind::kDispatchBackward, steps_[own(task)], s);
 }
 
 bool Executor::reads_in_place() const {
@@ -244,7 +245,7 @@ void Executor::enqueue_pack(const Task& task, const Lease& lease, Stream& s) {
   std::vector<RowRun> runs;
   for (const auto& run : parcel.runs) runs.push_back({run.group_row, run.parcel_row, run.rows});
   blocks_[own(task)].pack_rows(runs, group.rows() + group.padding(), parcel.rows, lease.data(1),
-                               lease.data(0), task.phase == Phase::kBackward, s);
+                               lease.data(0) + task.first_byte, task.phase == Phase::kBackward, s);
 }
 
 // Adds what the seats gave in the order of the experts. The task's pages are in the order in which

@@ -34,6 +34,7 @@ RunSetup run_setup(const RunConfig& config) {
   for (const ListedDevice& device : config.devices()) {
     setup.devices.push_back({config.threads_of(device), device.throttle, device.text()});
   }
+  setup.exchange = config.exchange();
   setup.shares = config.parallel.shares;
   setup.stages = config.stages();
   setup.pipeline_order = config.parallel.order;
@@ -270,6 +271,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   const bool together = !setup.zebra && setup.stages == 1;
   const bool by_step = setup.seats_by_step && together && moves && setup.pinned_share == 0;
   if (by_step && size.training && setup.num_devices() > 1) shape.seat_speeds = speeds;
+  shape.exchange = setup.exchange;
   shape.options = setup.plan;
   // On GPUs a library multiplies rows, which must lie behind one another. Padding has no place.
   shape.in_place = setup.plan.in_place && !size.on_gpu && !setup.plan.padded_experts;

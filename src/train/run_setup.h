@@ -38,6 +38,7 @@ struct RunSetup {
   bool eager_adam = false;    // RunShape's
   PlanOptions plan;
   double pinned_share = 0;    // RunShape's
+  ExchangeOrder exchange = ExchangeOrder::kFlat;  // RunShape's
   ShareKind shares = ShareKind::kSpeed;
   bool zebra = false;  // RunShape's, and lags
   Lags lags = {};

@@ -103,6 +103,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "parallel.lags",
                                              "parallel.stages",
                                              "parallel.order",
+                                             "parallel.exchange",
                                              "parallel.shares",
                                              "parallel.place",
                                              "parallel.migrate_steps",

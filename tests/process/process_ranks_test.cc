@@ -81,8 +81,9 @@ TEST_F(RanksTest, TheWeightsOfOneProcess) {
   EXPECT_EQ(run({"ckpt", "verify", dir_.file("two")}).code, 0);
 }
 
-// Stages of one process or more, with a device or two each, in every order; the run of `many` goes
-// on with other stages of other processes twice. Whoever ends it, anybody can export it.
+// Stages of one process or more, with a device or two each, in every order and exchange; the run of
+// `many` goes on with other stages of other processes twice. Whoever ends it, anybody can export
+// it.
 TEST_F(RanksTest, StagesOfProcesses) {
   struct Mesh {
     const char* folder;
@@ -90,6 +91,7 @@ TEST_F(RanksTest, StagesOfProcesses) {
     const char* order;
     const char* devices;  // of each process
     int64_t steps;
+    const char* exchange = "auto";
   };
   const Mesh meshes[] = {
       {"two", 2, 2, "1f1b", "cpu", 6},
@@ -97,6 +99,8 @@ TEST_F(RanksTest, StagesOfProcesses) {
       {"pairs", 2, 2, "breadth_first", "cpu*2", 6},
       {"half", 4, 2, "1f1b", "cpu", 6},
       {"single", 1, 2, "1f1b", "cpu*4", 6},
+      {"rounds", 2, 1, "1f1b", "cpu*2", 6, "rounds"},
+      {"halo", 2, 1, "1f1b", "cpu*2", 6, "halo"},
       {"many", 4, 2, "gpipe", "cpu", 2},
       {"many", 1, 3, "breadth_first", "cpu*3", 3},
       {"many", 3, 1, "1f1b", "cpu", 4},
@@ -121,6 +125,7 @@ TEST_F(RanksTest, StagesOfProcesses) {
     flags["parallel.layout"] = "pipeline";
     flags["parallel.stages"] = std::to_string(mesh.stages);
     flags["parallel.order"] = mesh.order;
+    flags["parallel.exchange"] = mesh.exchange;
     flags["train.devices"] = mesh.devices;
     const Words words = train(flags, newest == mesh.folder ? Words{"--resume"} : Words());
     const ProcessResult result = mesh.processes == 1 ? run(words) : mpirun(mesh.processes, words);

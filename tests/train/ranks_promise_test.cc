@@ -1,6 +1,7 @@
 // The root promise over ranks: a run file has one hash, on however many ranks and devices it begins
-// and goes on, with budgets of which some page and some do not, and with transfers that are late.
-// Rows have every pair of these; started with --full-product, the program runs every combination.
+// and goes on, with budgets of which some page and some do not, with transfers that are late, and
+// in each exchange of rows. Rows have every pair of these; started with --full-product, the program
+// runs every combination.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,11 +18,24 @@ namespace {
 constexpr int64_t kSteps = 4;
 
 // The first leg, and the second one, on as many ranks less one; on 0 there is none.
-enum Factor { kRanks, kDevices, kBudget, kLaterRanks, kLaterDevices, kLaterBudget, kClip };
-const Levels kCounts = {4, 2, 3, 5, 2, 3, 2};
+enum Factor {
+  kRanks,
+  kDevices,
+  kBudget,
+  kLaterRanks,
+  kLaterDevices,
+  kLaterBudget,
+  kClip,
+  kExchange
+};
+const Levels kCounts = {4, 2, 3, 5, 2, 3, 2, 3};
+constexpr ExchangeSetting kExchanges[] = {ExchangeSetting::kAuto, ExchangeSetting::kRounds,
+                                          ExchangeSetting::kHalo};
 enum Budget { kAmple, kSmallest, kSmallestButOne };
 
 bool is_valid(const Levels& row) {
+  // Two nodes of two devices, wherever it matters.
+  if (row[kExchange] > 0 && (row[kRanks] != 1 || row[kDevices] != 1)) return false;
   if (row[kLaterRanks] == 0 && (row[kLaterDevices] > 0 || row[kLaterBudget] > 0)) return false;
   const auto some_page = [&](Factor budget, int ranks) {
     return row[budget] != kSmallestButOne || ranks > 1;
@@ -30,7 +44,7 @@ bool is_valid(const Levels& row) {
 }
 
 std::string text_of(const Levels& row) {
-  std::string text = "ranks, devices, budget, later ranks, devices, budget, clip:";
+  std::string text = "ranks, devices, budget, later ranks, devices, budget, clip, exchange:";
   for (const int level : row) text += strf(" %d", level);
   return text;
 }
@@ -45,7 +59,8 @@ RankedTrainers& trainers(const Levels& row) {
   return *run;
 }
 
-void run_leg(RankedTrainers& run, RunLeg leg, int budget) {
+void run_leg(RankedTrainers& run, RunLeg leg, int budget, ExchangeSetting exchange) {
+  leg.configure = [exchange](RunConfig& config, int) { config.parallel.exchange = exchange; };
   leg.smallest = budget != kAmple;
   leg.ample_rank = budget == kSmallestButOne ? leg.ranks - 1 : -1;
   const LegOutcome outcome = run.run(leg);
@@ -64,18 +79,19 @@ void run_leg(RankedTrainers& run, RunLeg leg, int budget) {
 void expect_promise(const Levels& row, uint64_t number) {
   SCOPED_TRACE(text_of(row));
   const bool resumes = row[kLaterRanks] > 0;
+  const ExchangeSetting exchange = kExchanges[row[kExchange]];
   RankedTrainers& run = trainers(row);
   run.begin();
   RunLeg leg{row[kRanks] + 1, row[kDevices] + 1};
   leg.until = resumes ? kSteps / 2 : kSteps;
   leg.seed = 2 * number + 1;
-  run_leg(run, leg, row[kBudget]);
+  run_leg(run, leg, row[kBudget], exchange);
   if (resumes && !testing::Test::HasFailure()) {
     leg = {row[kLaterRanks], row[kLaterDevices] + 1};
     leg.until = kSteps;
     leg.seed = 2 * number + 2;
     leg.resume = true;
-    run_leg(run, leg, row[kLaterBudget]);
+    run_leg(run, leg, row[kLaterBudget], exchange);
   }
   EXPECT_EQ(run.sha256(), run.expected());
 }

@@ -1,9 +1,9 @@
 // The root promise over meshes of stages, devices and ranks: a run file's chunks and shards have
 // one hash on however many stages of however many devices, as one process or as ranks, in each
-// order, with budgets of which some page and some do not, with transfers that are late, and resumed
-// on the same mesh, on another number of stages, or on other ranks. What a run exports at its end
-// has the weights of one device's export, and its loss on held-out text. Rows have every pair of
-// these; started with --full-product, the program runs every combination.
+// order and exchange, with budgets of which some page and some do not, with transfers that are
+// late, and resumed on the same mesh, on another number of stages, or on other ranks. What a run
+// exports at its end has the weights of one device's export, and its loss on held-out text. Rows
+// have every pair of these; started with --full-product, the program runs every combination.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -23,30 +23,54 @@ namespace {
 constexpr int64_t kSteps = 4;
 constexpr int kMostRanks = 6;
 
-enum Factor { kStages, kEach, kOrder, kDivision, kBudget, kLater, kClip, kExpertShards, kTied };
-const Levels kCounts = {4, 4, 3, 3, 3, 4, 2, 2, 2};
-enum Division { kOneRank, kRankPerStage, kRankPerDevice };
+enum Factor {
+  kStages,
+  kEach,
+  kOrder,
+  kDivision,
+  kBudget,
+  kLater,
+  kClip,
+  kExpertShards,
+  kTied,
+  kExchange,
+};
+const Levels kCounts = {4, 4, 3, 4, 3, 4, 2, 2, 2, 3};
+enum Division { kOneRank, kRankPerStage, kRankPerTwoDevices, kRankPerDevice, kDivisions };
+constexpr ExchangeSetting kExchanges[] = {ExchangeSetting::kAuto, ExchangeSetting::kRounds,
+                                          ExchangeSetting::kHalo};
 enum Budget { kAmple, kSmallest, kSmallestButOne };
 enum Later { kNotResumed, kResumed, kOtherStages, kOtherRanks };
 
 struct Mesh {
-  int stages = 1, each = 1, order = 0, division = kOneRank;
+  int stages = 1, each = 1, order = 0, division = kOneRank, exchange = 0;
   bool is_valid() const {
     if (division == kOneRank) return true;
     if (division == kRankPerDevice && each == 1) return false;  // a rank for each stage
+    if (division == kRankPerTwoDevices && each != 4) return false;
     return ranks() > 1 && ranks() <= kMostRanks;
   }
   int devices() const { return stages * each; }
   int ranks() const {
-    return division == kOneRank ? 1 : division == kRankPerStage ? stages : devices();
+    switch (division) {
+      case kOneRank:
+        return 1;
+      case kRankPerStage:
+        return stages;
+      case kRankPerTwoDevices:
+        return devices() / 2;
+      default:
+        return devices();
+    }
   }
   std::string text() const {
-    return strf("%d stages of %d, order %d, on %d ranks", stages, each, order, ranks());
+    return strf("%d stages of %d, order %d, exchange %d, on %d ranks", stages, each, order,
+                exchange, ranks());
   }
 };
 
 Mesh mesh_of(const Levels& row) {
-  return {row[kStages] + 1, row[kEach] + 1, row[kOrder], row[kDivision]};
+  return {row[kStages] + 1, row[kEach] + 1, row[kOrder], row[kDivision], row[kExchange]};
 }
 
 // Where a run goes on that began on the mesh.
@@ -57,7 +81,7 @@ Mesh later_mesh(Mesh mesh, int later) {
     if (!mesh.is_valid()) mesh.division = kOneRank;
   } else if (later == kOtherRanks) {
     do {
-      mesh.division = (mesh.division + 1) % 3;
+      mesh.division = (mesh.division + 1) % kDivisions;
     } while (!mesh.is_valid());
   }
   return mesh;
@@ -66,6 +90,8 @@ Mesh later_mesh(Mesh mesh, int later) {
 bool is_valid(const Levels& row) {
   const Mesh mesh = mesh_of(row);
   if (mesh.stages == 1 && row[kOrder] > 0) return false;
+  // Two nodes of two devices, wherever it matters.
+  if (row[kExchange] > 0 && mesh.division != kRankPerTwoDevices) return false;
   if (!mesh.is_valid()) return false;
   if (row[kLater] == kOtherRanks && later_mesh(mesh, kOtherRanks).ranks() == mesh.ranks()) {
     return false;
@@ -166,6 +192,7 @@ void run_leg(Runs& runs, const Mesh& mesh, RunLeg leg, int budget) {
     config.parallel.layout = LayoutKind::kPipeline;
     config.parallel.stages = mesh.stages;
     config.parallel.order = static_cast<PipelineOrder>(mesh.order);
+    config.parallel.exchange = kExchanges[mesh.exchange];
   };
   const LegOutcome outcome = runs.go(leg);
   for (const Status& status : outcome.statuses) ASSERT_TRUE(status.ok()) << status.message();

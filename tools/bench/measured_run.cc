@@ -125,7 +125,8 @@ MeasuredMachine measure_machine(const MeasuredRun& run, Storage* storage,
 MachineProfile profile_of(const MeasuredMachine& machine, const std::vector<Throttle>& devices,
                           const Throttle& reference, const SlowLink::Speed& link) {
   MachineProfile p = machine.profile;
-  p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kDispatch);
+  p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kTakeParcel) =
+      p.of(TaskKind::kDispatch);
   p.of(TaskKind::kReceive) = {machine.hand_over_s, p.upload.unit_s, 1};
   if (link.bytes_per_s > 0) p.wire = {link.latency_s, 1 / link.bytes_per_s, 0};
   for (const Throttle& throttle : devices) {

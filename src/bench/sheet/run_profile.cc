@@ -108,7 +108,8 @@ class ProfiledRun {
       if (!samples.empty()) costs[kind] = fit_cost(samples, 1);
     }
     // One device alone exchanges no rows; those of others would take the same copies.
-    for (const TaskKind kind : {TaskKind::kPlaceRows, TaskKind::kPackRows}) {
+    for (const TaskKind kind :
+         {TaskKind::kPlaceRows, TaskKind::kPackRows, TaskKind::kTakeParcel}) {
       std::optional<Cost>& cost = costs[static_cast<size_t>(kind)];
       if (!cost) cost = costs[static_cast<size_t>(TaskKind::kDispatch)];
     }

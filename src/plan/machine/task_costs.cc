@@ -104,7 +104,8 @@ void Costs::rows(MachineProfile& p) const {
   const LayerWork work = layer(true);
   p.of(TaskKind::kDispatch) = of(work.dispatch, parts);
   p.of(TaskKind::kDispatchBackward) = of(work.dispatch_backward, parts);
-  p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kDispatch);
+  p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kTakeParcel) =
+      p.of(TaskKind::kDispatch);
   p.of(TaskKind::kCombine) = of(work.combine, parts);
   p.of(TaskKind::kCombineBackward) = p.of(TaskKind::kCombine);
   p.of(TaskKind::kExpert) = clock_.cost(work.expert, tasks, launches);

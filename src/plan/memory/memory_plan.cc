@@ -136,13 +136,16 @@ void hold_rows_in_place(const RunShape& shape, const PageTable& pages,
   }
 }
 
-// Where devices give rows back, some may come, though each has all of its own in place in the run
-// that was gone through.
-void expect_inbound(const PageTable& pages, std::vector<uint8_t>& used) {
+// Where devices have experts, rows may come to each, and go back, though each has all of its own in
+// place in the run that was gone through, or none went to another node.
+void expect_rows(const PageTable& pages, std::vector<uint8_t>& used) {
   uint8_t any = 0;
   const auto kind = [&](size_t c) { return pages.classes[c].kind; };
   for (size_t c = 0; c < used.size(); ++c) any |= kind(c) == PageKind::kOutbound ? used[c] : 0;
-  for (size_t c = 0; c < used.size(); ++c) used[c] |= kind(c) == PageKind::kInbound ? any : 0;
+  for (size_t c = 0; c < used.size(); ++c) {
+    const bool rows = kind(c) == PageKind::kInbound || kind(c) == PageKind::kOutbound;
+    used[c] |= rows ? any : 0;
+  }
 }
 
 // The fewest slots of every class at every place, and their depths.
@@ -167,7 +170,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
       together.clear();
     }
   });
-  if (plan.shape().in_place && plan.shape().devices > 1) expect_inbound(pages, used);
+  if (plan.shape().devices > 1) expect_rows(pages, used);
   if (plan.shape().options.whole_layers) hold_whole_layers(plan.shape(), pages, slots);
   hold_groups(plan.shape(), pages, slots);
   if (plan.shape().in_place) hold_rows_in_place(plan.shape(), pages, slots);

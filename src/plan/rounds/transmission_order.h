@@ -1,7 +1,8 @@
 // The order of an all-to-all's transmissions that takes the least time (Aurora section 4.2 and
 // appendix A): rounds, in each of which every device sends to one device at most and receives from
 // one at most, so that nobody waits for a receiver. A transmission may be divided over several
-// rounds (preemption). `pagoda plan --routing` says what it would save; no run uses it yet.
+// rounds (preemption). A run with parallel.exchange = rounds sends in this order
+// (plan/rounds/exchange_order.h), and `pagoda plan --routing` says what it would save.
 //
 // The matrix is filled up with idle time until all rows and columns have the same sum. Such a
 // matrix has a perfect matching of its positive entries, which is a round as long as its smallest

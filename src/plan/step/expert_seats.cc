@@ -185,4 +185,27 @@ std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<con
   return seats;
 }
 
+std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                    const LayerRouting& routing) {
+  GroupLimits limits;
+  limits.row_block = shape.row_block;
+  limits.group_blocks = shape.group_blocks;
+  limits.padded = shape.options.padded_experts;
+  limits.devices = shape.devices;
+  limits.seats = layer_seats(shape, layer, tokens_per_expert(routing));
+  limits.expert_shards = shape.sums.expert_shards;
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+    limits.cells.push_back(shape.sums.cell(b, shape.microbatches));
+    limits.attends.push_back(shape.attending(layer, b));
+  }
+  limits.first_row = microbatches.first * shape.microbatch_tokens * shape.experts_per_token;
+  // Zebra's devices that attend compute their experts between attention of other chunks, which the
+  // waves of others do not wait for.
+  for (int d = 0; d < shape.devices && shape.zebra && shape.rounds() > 1; ++d) {
+    limits.apart.push_back(shape.attends(d));
+  }
+  limits.goes_on = shape.rounds() > 1 && microbatches.end() < shape.microbatches;
+  return expert_waves(routing, limits);
+}
+
 }  // namespace pagoda

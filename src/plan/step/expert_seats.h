@@ -12,6 +12,8 @@
 #include <span>
 #include <vector>
 
+#include "plan/step/action.h"
+#include "plan/step/expert_blocks.h"
 #include "plan/step/run_shape.h"
 
 namespace pagoda {
@@ -46,5 +48,9 @@ double busiest_device(std::span<const int64_t> rows, std::span<const int> seats,
 // each expert is at home. `rows`: (num_experts), or empty while routing is unknown, which leaves
 // all at home.
 std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<const int64_t> rows);
+
+// How the rows of these microbatches go through a layer's experts. `routing`: the microbatches'.
+std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                    const LayerRouting& routing);
 
 }  // namespace pagoda

@@ -78,6 +78,35 @@ int64_t exchanging_pairs(const RunShape& shape) {
   return count;
 }
 
+// The messages of HALO that a wave may have: its way, a device and another node, of the same stage.
+struct Message {
+  RowsWay way = RowsWay::kToExperts;
+  int from = 0, node = 0;
+};
+
+std::vector<Message> messages(const RunShape& shape) {
+  if (shape.exchange != ExchangeOrder::kHalo) return {};
+  const ExchangeNodes nodes = shape.exchange_nodes();
+  std::vector<Message> messages;
+  for (const RowsWay way : {RowsWay::kToExperts, RowsWay::kBack}) {
+    for (int from = 0; from < shape.devices; ++from) {
+      std::vector<uint8_t> goes(static_cast<size_t>(nodes.count()), 0);
+      for (int to = 0; to < shape.devices; ++to) {
+        const int owner = way == RowsWay::kToExperts ? from : to;
+        const int seat = way == RowsWay::kToExperts ? to : from;
+        const bool leaves = nodes.node(from) != nodes.node(to);
+        if (leaves && shape.attends(owner) && exchange(shape, owner, seat)) {
+          goes[static_cast<size_t>(nodes.node(to))] = 1;
+        }
+      }
+      for (int node = 0; node < nodes.count(); ++node) {
+        if (goes[static_cast<size_t>(node)] != 0) messages.push_back({way, from, node});
+      }
+    }
+  }
+  return messages;
+}
+
 // [device] sums of experts' gradients that are pages
 std::vector<int64_t> expert_sums(const RunShape& shape) {
   std::vector<int64_t> count = experts_at_home(shape);
@@ -115,6 +144,7 @@ PageTable::PageTable(const RunShape& shape)
   add_of_stages(shape);
   first_exchange_ = static_cast<int64_t>(pages.size());
   add_exchange(shape);
+  add_messages(shape);
   first_sum_ = static_cast<int64_t>(pages.size());
   add_sums(shape);
   CHECK(static_cast<int64_t>(pages.size()) == count(shape), "%zu pages", pages.size());
@@ -123,7 +153,8 @@ PageTable::PageTable(const RunShape& shape)
 int64_t PageTable::count(const RunShape& shape) {
   const int64_t of_microbatch =
       (shape.num_layers + 1) + shape.num_layers + boundaries(shape) + 3 * shape.stages.count;
-  const int64_t parcels = exchanging_pairs(shape) * parcel_pages(shape);
+  const int64_t parcels =
+      exchanging_pairs(shape) * parcel_pages(shape) + 2 * std::ssize(messages(shape));
   const int64_t of_tables = std::ssize(devices_with_sums(shape)) * sum_pages(shape);
   const int64_t sums = shape.training ? of_tables + shape.tied_embeddings : 0;
   const std::vector<int64_t> of_experts = expert_sums(shape);
@@ -184,6 +215,31 @@ void PageTable::add_exchange(const RunShape& shape) {
         add_inbound(seat);
         add_outbound(seat);
       }
+    }
+  }
+}
+
+// A message has room for whole groups of all of its node's devices.
+void PageTable::add_messages(const RunShape& shape) {
+  first_message_ = static_cast<int64_t>(pages.size());
+  const std::vector<Message> all = messages(shape);
+  if (all.empty()) return;
+  const ExchangeNodes nodes = shape.exchange_nodes();
+  nodes_ = nodes.count();
+  num_messages_ = std::ssize(all);
+  messages_.assign(static_cast<size_t>(2 * devices_ * nodes_), -1);
+  const int64_t row = shape.hidden_size * shape.dtype_bytes;
+  for (int64_t i = 0; i < waves_in_flight(shape.devices); ++i) {
+    int32_t number = 0;
+    for (const Message& of : all) {
+      const bool back = of.way == RowsWay::kBack;
+      const int64_t at = (static_cast<int64_t>(of.way) * devices_ + of.from) * nodes_ + of.node;
+      messages_[static_cast<size_t>(at)] = number++;
+      const int64_t of_group =
+          align_up(shape.group_rows() * ((back ? 1 : 2) * row + 4), kGatheredAlign);
+      const PageKind kind = back ? PageKind::kOutbound : PageKind::kInbound;
+      add_on(of.from, kind, nodes.devices(of.node) * of_group);
+      add_on(nodes.counterpart(of.from, of.node), kind, nodes.devices(of.node) * of_group);
     }
   }
 }

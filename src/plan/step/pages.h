@@ -25,6 +25,10 @@
 //   landing(a, s, i)       on s: the same, before its rows are placed among others'
 //   returning(a, s, i)     on s: a's parcel of outbound(s, i), before it is sent
 //   arriving(a, s, i)      on a: the same, after it was received
+// By HALO (plan/rounds/exchange_order.h), where parcels go from a device d to several of another
+// node n as one message; there: those on their way to the experts, or else back:
+//   gathered(w, d, n, i)   on d: what it sends to the devices of n, before it is sent
+//   passing(w, d, n, i)    on d's counterpart in n: the same, before it is passed on
 // A group of n rows has its arrays behind one another without gaps, so that exactly n rows travel.
 // Sums of dense gradients (plan/sums/sum_plan.h), in training:
 //   gradient_sum(d, i)     fp32 elements of the largest dense record. A record's begin at 0, but
@@ -73,6 +77,9 @@ constexpr int64_t waves_in_flight(int devices) { return devices > 1 ? 2 : 1; }
 
 // A larger table, with what is held for each page beside it, would fill most of a machine's memory.
 inline constexpr int64_t kMostPages = int64_t{1} << 21;
+
+// Of rows that go through experts on another device.
+enum class RowsWay : uint8_t { kToExperts, kBack };
 
 // All ranks have the same pages. What is said of a page file is said of that of RunShape::rank.
 struct PageTable {
@@ -145,6 +152,18 @@ struct PageTable {
   PageId returning(int64_t from, int64_t seat, int64_t i) const {
     return parcel(from, seat, i) + 3;
   }
+  // REQUIRES: exchange by HALO, of the stage of both; kToExperts: from attends; kBack: some device
+  // of the node does.
+  PageId gathered(RowsWay way, int64_t from, int64_t node, int64_t i) const {
+    const auto pair = static_cast<size_t>((static_cast<int64_t>(way) * devices_ + from) * nodes_);
+    const int64_t message = messages_[pair + static_cast<size_t>(node)];
+    return static_cast<PageId>(first_message_ + 2 * (i * num_messages_ + message));
+  }
+  PageId passing(RowsWay way, int64_t from, int64_t node, int64_t i) const {
+    return gathered(way, from, node, i) + 1;
+  }
+  // Whether it is one of the latter two.
+  bool is_message(PageId page) const { return page >= first_message_ && page < first_sum_; }
   // REQUIRES: the device attends; by chunks, in the stage of the embedding or of the head.
   PageId gradient_sum(int64_t device, int64_t i) const {
     return static_cast<PageId>(first_sum_ + sum_place_[static_cast<size_t>(device)] + i);
@@ -181,6 +200,7 @@ struct PageTable {
   void add_of_stages(const RunShape& shape);
   void add_layer_buffers(int stage, const RunShape& shape);
   void add_exchange(const RunShape& shape);
+  void add_messages(const RunShape& shape);
   PageId parcel(int64_t from, int64_t seat, int64_t i) const {
     const int64_t pair = pairs_[static_cast<size_t>(from * devices_ + seat)];
     return static_cast<PageId>(first_parcel_ + (i * num_pairs_ + pair) * parcel_pages_);
@@ -212,13 +232,15 @@ struct PageTable {
   std::vector<int32_t> layer_set_;  // [layer] of layer_sets_, by chunks
   std::vector<int32_t> pairs_;  // [from * devices + seat] its number; -1: there is none
   int64_t num_pairs_ = 0, parcel_pages_ = 0;
+  std::vector<int32_t> messages_;  // [way][from][node] its number; -1: there is none
+  int64_t num_messages_ = 0, nodes_ = 0;
   std::vector<int64_t> sum_place_, layer_sum_place_;  // [device] its first sum among all
   int64_t sums_of_device_ = 0, layer_sets_ = 0;
   std::vector<int64_t> expert_sum_place_;  // [device] its first expert_sum among all
   std::vector<int64_t> expert_place_;      // [record] first_expert_sum; -1: it has none
   int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_of_stages_ = 0,
           first_leaving_ = 0, first_stage_buffer_ = 0, first_exchange_ = 0, first_parcel_ = 0,
-          first_sum_ = 0, first_layer_sum_ = 0, first_expert_sum_ = 0;
+          first_message_ = 0, first_sum_ = 0, first_layer_sum_ = 0, first_expert_sum_ = 0;
 };
 
 // Whether the page file of its home keeps the page: weights, and state of what trains.

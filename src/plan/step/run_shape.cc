@@ -42,6 +42,16 @@ DeviceRange RunShape::devices_of(int rank) const {
   return {static_cast<int>(first - device_rank.begin()), static_cast<int>(end - first)};
 }
 
+ExchangeNodes RunShape::exchange_nodes() const {
+  std::vector<int> nodes;  // [device]
+  for (int d = 0; d < devices; ++d) {
+    const bool same =
+        d > 0 && rank_of(d) == rank_of(d - 1) && stages.of_device(d) == stages.of_device(d - 1);
+    nodes.push_back(d == 0 ? 0 : nodes.back() + (same ? 0 : 1));
+  }
+  return ExchangeNodes(std::move(nodes));
+}
+
 bool RunShape::rank_computes_with(int rank, int64_t record) const {
   const DeviceRange of_rank = devices_of(rank);
   for (int d = of_rank.first; d < of_rank.end(); ++d) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "plan/rounds/exchange_order.h"
 #include "plan/step/lags.h"
 #include "plan/step/stages.h"
 #include "plan/sums/sum_shape.h"
@@ -104,6 +105,7 @@ struct RunShape {
   // [device] the speeds by which a layer's experts get their seats anew in each step, from its
   // counts of rows (plan/step/expert_seats.h). Empty: experts stay at home.
   std::vector<double> seat_speeds = {};
+  ExchangeOrder exchange = ExchangeOrder::kFlat;  // of a wave's rows, there and back
   PlanOptions options;
   // Experts read the rows of microbatches that their own device attends to where attention left
   // them, in the in-layer buffers, through the re-index vector (HEXA-MoE 3.2): nothing is copied
@@ -156,6 +158,8 @@ struct RunShape {
     return device_rank.empty() ? 0 : device_rank[static_cast<size_t>(device)];
   }
   DeviceRange devices_of(int rank) const;
+  // Those of a stage exchange rows, and are on a node those of a rank.
+  ExchangeNodes exchange_nodes() const;
   DeviceRange own_devices() const { return devices_of(rank); }
   // The rank whose page file holds the record.
   int home_rank(int64_t record) const {

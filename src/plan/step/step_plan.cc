@@ -4,11 +4,16 @@
 #include <vector>
 
 #include "base/check.h"
+#include "plan/step/expert_seats.h"
 
 namespace pagoda {
 
 StepPlan::StepPlan(const RunShape& shape, const PageTable& pages, const Options& options)
-    : shape_(shape), pages_(pages), options_(options), attending_(shape.attending_devices()) {
+    : shape_(shape),
+      pages_(pages),
+      options_(options),
+      attending_(shape.attending_devices()),
+      nodes_(shape.exchange_nodes()) {
   for (const RecordShape& record : shape.records) {
     if (record.expert >= 0 || sums_.contains(record.device)) continue;
     const int stage = shape.stages.of_device(record.device);

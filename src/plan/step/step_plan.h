@@ -35,10 +35,6 @@
 
 namespace pagoda {
 
-// How the rows of these microbatches go through a layer's experts. `routing`: the microbatches'.
-std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
-                                    const LayerRouting& routing);
-
 class StepPlan {
  public:
   struct Options {
@@ -115,24 +111,54 @@ class StepPlan {
   void index(int64_t layer, Microbatches microbatches, Phase phase, TaskList& tasks) const;
   Task wave_task(TaskKind kind, const WavePlace& at, int64_t device, Lane lane) const;
   Task block_task(const WavePlace& at, const ExpertGroup::Block& block, int64_t device) const;
-  void dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
-  void dispatch(const WavePlace& at, const ExpertGroup& group, int64_t seat, TaskList& tasks) const;
-  void compute(const WavePlace& at, const ExpertGroup& group, int64_t seat, ExpertSums* sums,
-               TaskList& tasks) const;
-  void read_rows(const WavePlace& at, const ExpertGroup& group, int64_t seat,
-                 TaskList& tasks) const;
-  bool has_inbound(const ExpertGroup& group, int64_t seat) const;
-  void give_back(const WavePlace& at, const ExpertGroup& group, int64_t seat,
-                 TaskList& tasks) const;
-  void combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
-  void add_combine(Task task, TaskList& tasks) const;
+  // A parcel, and the device that computes it.
+  struct Crossing {
+    int64_t seat = 0;
+    const ExpertGroup* group = nullptr;
+    const ExpertGroup::Parcel* parcel = nullptr;
+  };
+  // What goes from device to device of a wave, one way.
+  struct CrossingRows {
+    RowsWay way = RowsWay::kToExperts;
+    WavePlace at;
+    std::vector<Crossing> crossings = {};
+    std::vector<size_t> newest = {};  // [seat] tasks until inbound's last; 0: none wrote it
+  };
+  // A page, and from where on a parcel is put into it. Others are before it if it has been begun.
+  struct Filled {
+    PageId page = 0;
+    int64_t first_byte = 0;
+    bool begun = false;
+  };
   struct Travel {
     int64_t from = 0, to = 0;  // devices
     PageId source = 0, target = 0;
     int64_t bytes = 0;
-    int64_t rows = 0;       // 0: the bytes are a sum's, or of a whole microbatch
+    int64_t rows = 0;       // there with it; 0: none, as of a sum or a whole microbatch
     bool last_use = false;  // of the source
+    int64_t source_byte = 0, target_byte = 0;  // the first ones
   };
+  void dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
+  void hand_out(const WavePlace& at, const Crossing& of, Filled& page, TaskList& tasks) const;
+  void pack(const WavePlace& at, const Crossing& of, Filled& page, TaskList& tasks) const;
+  void add_crossings(const ExpertGroup& group, int64_t seat, CrossingRows& rows) const;
+  void carry(CrossingRows& rows, TaskList& tasks) const;
+  void load(const CrossingRows& rows, const Crossing& of, Filled& page, TaskList& tasks) const;
+  PageId source_of(const CrossingRows& rows, const Crossing& of) const;
+  PageId target_of(const CrossingRows& rows, const Crossing& of) const;
+  void gather(const CrossingRows& rows, const ExchangeLeg& leg, TaskList& tasks) const;
+  void hand_over(const WavePlace& at, const Travel& travel, TaskList& tasks) const;
+  void place_rows(CrossingRows& rows, const Crossing& of, TaskList& tasks) const;
+  void compute(const WavePlace& at, const ExpertWave& wave, ExpertSums* sums,
+               TaskList& tasks) const;
+  void compute(const WavePlace& at, const ExpertGroup& group, int64_t seat, ExpertSums* sums,
+               TaskList& tasks) const;
+  void read_rows(const WavePlace& at, const ExpertGroup& group, int64_t seat,
+                 TaskList& tasks) const;
+  bool arrives_whole(const ExpertGroup& group, int64_t seat) const;
+  bool has_inbound(const ExpertGroup& group, int64_t seat) const;
+  void combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
+  void add_combine(Task task, TaskList& tasks) const;
   void transfer(const Task& like, const Travel& travel, Access access, TaskList& tasks) const;
   int64_t travelling_bytes(int64_t rows, Phase phase, bool back) const;
   // With several devices what arrives is combined and placed beside the computation.
@@ -157,6 +183,7 @@ class StepPlan {
   PageTable pages_;
   Options options_;
   std::vector<int> attending_;
+  ExchangeNodes nodes_;
   std::map<int, SumPlan> sums_;  // [home]
 };
 

@@ -27,6 +27,7 @@ enum class TaskKind : uint8_t {
   kDispatch,         // one microbatch's rows of the group of device `peer` -> inbound or a parcel
   kSend,             // a parcel, a whole group or a sum leaves for device `peer`
   kReceive,          // what device `peer` sent arrives
+  kTakeParcel,       // its own parcel of what was sent to a node's devices together -> its page
   kPlaceRows,        // the parcel from device `peer` -> its rows of inbound
   kReadRows,         // no work: a microbatch's rows, which the group's experts read in place
   kExpert,           // inbound, or rows in place -> outbound
@@ -88,13 +89,16 @@ struct Task {
   // Tasks of a wave (plan/step/expert_blocks.h): kExpert computes rows of one expert in its
   // device's group; kReadRows has one microbatch's rows there, kDispatch has one microbatch's rows
   // in the group of device `peer`, kCombine those of experts [expert, last_expert] in the wave.
-  // kPlaceRows and kPackRows have a parcel's rows. The n-th kReceive from a device takes what its
-  // n-th kSend gave: `bytes`.
+  // kPlaceRows, kPackRows and kTakeParcel have a parcel's rows. The n-th kReceive from a device
+  // takes what its n-th kSend gave. A parcel may come in several parts; the last has its rows.
   int32_t wave = -1;
   int32_t first_microbatch = -1;  // the first of those whose wave it is
   int32_t last_expert = -1;
   uint8_t peer = 0;
-  int64_t bytes = 0;      // kSend, kReceive, kSendPage, kReceivePage
+  int64_t bytes = 0;  // kSend, kReceive, kTakeParcel, kSendPage, kReceivePage
+  // Where the bytes begin in the page that kSend reads, that kReceive writes, or that kTakeParcel
+  // reads; and where a parcel begins in the page that kDispatch or kPackRows writes.
+  int64_t first_byte = 0;
   int64_t first_row = 0;  // kExpert: the first of them in the layer's re-index vector
   int64_t block_row = 0;  // kExpert: the first of them in the group
   int64_t rows = 0;

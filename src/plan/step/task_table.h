@@ -57,6 +57,7 @@ inline constexpr std::array<TaskRow, kTaskKinds> kTaskTable{{
     {TaskKind::kDispatch, "dispatch", kInForward, TaskUnit::kComputedRows, TaskColour::kOther},
     {TaskKind::kSend, "send", kInBoth, TaskUnit::kNothing, TaskColour::kOther},
     {TaskKind::kReceive, "receive", kInBoth, TaskUnit::kBytes, TaskColour::kOther},
+    {TaskKind::kTakeParcel, "take parcel", kInBoth, TaskUnit::kRows, TaskColour::kOther},
     {TaskKind::kPlaceRows, "place rows", kInBoth, TaskUnit::kComputedRows, TaskColour::kOther},
     {TaskKind::kReadRows, "read rows", kInBoth, TaskUnit::kNothing, TaskColour::kOther},
     {TaskKind::kExpert, "expert", kInForward, TaskUnit::kComputedRows, TaskColour::kExperts},

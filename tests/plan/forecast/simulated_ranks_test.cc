@@ -122,6 +122,8 @@ TEST(SimulatedRanks, WithoutANetworkAreAsOneProcess) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const int devices = static_cast<int>(2 + seed % 3);
     RunShape shape = shape_on(2, devices, seed);
+    // HALO passes rows on within a node, and two ranks are two of them.
+    if (shape.exchange == ExchangeOrder::kHalo) shape.exchange = ExchangeOrder::kFlat;
     const Simulated ranked = RankedSteps(shape, true).simulate(computing(), seed);
     shape.device_rank.clear();
     const Simulated one = RankedSteps(shape, true).simulate(computing(), seed);

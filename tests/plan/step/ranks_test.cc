@@ -265,16 +265,17 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
 // The tasks of all ranks, each with what the rank that runs it made of it.
 using MergedStep = std::vector<PlacedTask>;
 
-// Two steps of three ranks at the smallest budgets, as one list.
+// Two steps of some ranks at the smallest budgets, as one list.
 struct MergedRun {
-  MergedRun() {
+  MergedRun(ExchangeOrder exchange, const std::vector<int>& device_rank) {
     std::mt19937 random(11);
     RunShape shape;
     do {
       shape = random_shape(random, 4);
     } while (shape.num_layers < 3 || shape.num_experts < 6 || !shape.is_moe[1] ||
              shape.sums.shards < 3 || std::ssize(shape.attending_devices()) < 3);
-    shape.device_rank = {0, 1, 2, 2};
+    shape.device_rank = device_rank;
+    shape.exchange = exchange;
     ranks = std::make_unique<PlannedRanks>(shape, StepKind{}, 0.0);
     for (int step = 0; step < 2; ++step) {
       ranks->each([](PlannedRank& rank) {
@@ -352,7 +353,7 @@ void move_elsewhere(PlacedTask& t) {
 class BrokenRanks : public testing::Test {
  protected:
   static MergedRun& good() {
-    static MergedRun run;
+    static MergedRun run(ExchangeOrder::kFlat, {0, 1, 2, 2});
     return run;
   }
   void SetUp() override { ASSERT_EQ(first_fault(good().faults(good().steps)), ""); }
@@ -366,11 +367,11 @@ class BrokenRanks : public testing::Test {
     step.erase(step.begin() + static_cast<int64_t>(i));
   }
   static void expect(PlanRule rule, const char* what,
-                     const std::function<void(MergedStep&)>& mutate) {
+                     const std::function<void(MergedStep&)>& mutate, MergedRun& run = good()) {
     SCOPED_TRACE(what);
-    std::vector<MergedStep> broken = good().steps;
+    std::vector<MergedStep> broken = run.steps;
     mutate(broken[1]);
-    const PlanFaults faults = good().faults(broken);
+    const PlanFaults faults = run.faults(broken);
     EXPECT_TRUE(std::any_of(faults.begin(), faults.end(), [&](const PlanFault& fault) {
       return fault.rule == rule;
     })) << "the first fault found is " << first_fault(faults);
@@ -443,6 +444,48 @@ TEST_F(BrokenRanks, RowsDoNotMatch) {
     });
     std::swap(step[first].task.bytes, step[second].task.bytes);
   });
+}
+
+// Two ranks of two devices, whose rows go by HALO.
+TEST_F(BrokenRanks, ParcelsGoElsewhere) {
+  static MergedRun halo(ExchangeOrder::kHalo, {0, 0, 1, 1});
+  ASSERT_EQ(first_fault(halo.faults(halo.steps)), "");
+  const PageTable& pages = halo.ranks->ranks()[0]->pages;
+  const auto of_message = [&](bool leaves) {
+    return [&pages, leaves](const PlacedTask& t) {
+      const bool sends = t.task.kind == TaskKind::kSend;
+      return sends && pages.is_message(t.task.uses[0].page) &&
+             (t.task.device / 2 != t.task.peer / 2) == leaves;
+    };
+  };
+  const auto broken = [&](PlanRule rule, const char* what, const auto& mutate) {
+    expect(rule, what, mutate, halo);
+  };
+  broken(PlanRule::kInputs, "a device takes another's parcel", [&](MergedStep& step) {
+    step[nth(step, is(TaskKind::kTakeParcel))].task.first_byte += 64;
+  });
+  broken(PlanRule::kInputs, "a parcel is not taken",
+         [&](MergedStep& step) { drop(step, nth(step, is(TaskKind::kTakeParcel))); });
+  broken(PlanRule::kInputs, "other bytes are passed on",
+         [&](MergedStep& step) { step[nth(step, of_message(false))].task.first_byte += 64; });
+  broken(PlanRule::kInputs, "a message is short", [&](MergedStep& step) {
+    const size_t i = nth(step, of_message(true));
+    step[i].task.bytes -= 2;
+    step[i + 1].task.bytes -= 2;
+  });
+  const auto gathers = [&](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kDispatch && pages.is_message(t.task.uses[0].page);
+  };
+  broken(PlanRule::kInputs, "rows are handed out for another node", [&](MergedStep& step) {
+    Task& t = step[nth(step, gathers)].task;
+    t.peer = static_cast<uint8_t>((t.peer + 2) % 4);
+  });
+  broken(PlanRule::kInputs, "parcels overlap", [&](MergedStep& step) {
+    const auto second = [&](const PlacedTask& t) { return gathers(t) && t.task.first_byte > 0; };
+    step[nth(step, second)].task.first_byte -= 64;
+  });
+  broken(PlanRule::kMatched, "a message does not arrive",
+         [&](MergedStep& step) { drop(step, nth(step, across(TaskKind::kReceive))); });
 }
 
 }  // namespace

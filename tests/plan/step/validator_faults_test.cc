@@ -15,7 +15,7 @@ using Steps = std::vector<std::vector<PlacedTask>>;
 // Two steps in which every layer has experts with and without tokens, at the smallest budgets.
 struct Recorded {
   explicit Recorded(bool eager, int64_t group_blocks = 1, int devices = 1, bool zebra = false,
-                    int stages = 1, bool in_place = false) {
+                    int stages = 1, bool in_place = false, bool in_parts = false) {
     std::mt19937 random(7);
     StepKind kind;
     kind.eager = eager;
@@ -26,12 +26,19 @@ struct Recorded {
     kind.order = PipelineOrder::kOneForwardOneBackward;
     kind.options.in_place = in_place;
     do {
-      made = std::make_unique<PlannedCase>(random, devices, kind, in_place ? 0.4 : 0.0);
-    } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 || !made->shape.is_moe[1] ||
-             made->shape.microbatches < 2 || made->shape.sums.shards < 2 ||
-             ((zebra || stages > 1) && made->shape.rounds() < 2) ||
-             std::ssize(made->shape.attending_devices()) < devices ||
-             made->shape.in_place != in_place);
+      do {
+        made = std::make_unique<PlannedCase>(random, devices, kind, in_place ? 0.4 : 0.0);
+      } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 ||
+               !made->shape.is_moe[1] || made->shape.microbatches < 2 ||
+               made->shape.sums.shards < 2 || ((zebra || stages > 1) && made->shape.rounds() < 2) ||
+               std::ssize(made->shape.attending_devices()) < devices ||
+               made->shape.in_place != in_place);
+      record();
+    } while (in_parts && std::none_of(steps[1].begin(), steps[1].end(),
+                                      [](const PlacedTask& t) { return t.task.first_byte > 0; }));
+  }
+  void record() {
+    steps.clear();
     Replay replay(&made->pages, made->start());
     for (int step = 0; step < 2; ++step) {
       std::vector<std::vector<int64_t>> layers(made->shape.num_layers);
@@ -363,6 +370,39 @@ TEST(Validator, SeesRowsThatDoNotArrive) {
         steps[1][i + 1].task.bytes += 2;
       },
       two);
+}
+
+// Three devices that send parcels in several parts.
+TEST(Validator, SeesPartsThatDoNotMeet) {
+  static const Recorded three(false, 4, 3, false, 1, false, true);
+  const auto continues = [](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kSend && t.task.first_byte > 0;
+  };
+  const auto takes = [](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kReceive && t.task.first_byte > 0;
+  };
+  expect_broken(
+      PlanRule::kInputs, "a part is left out",
+      [&](Steps& steps) {
+        const size_t i = find(steps, continues);
+        erase(steps, i + 1);
+        erase(steps, i);
+      },
+      three);
+  expect_broken(
+      PlanRule::kInputs, "a part is sent again",
+      [&](Steps& steps) {
+        const size_t i = find(steps, continues);
+        steps[1][i].task.first_byte = steps[1][i + 1].task.first_byte = 0;
+      },
+      three);
+  expect_broken(
+      PlanRule::kMatched, "a part arrives in the place of another",
+      [&](Steps& steps) { steps[1][find(steps, takes)].task.first_byte -= 4; }, three);
+  expect_broken(
+      PlanRule::kInputs, "a part that arrives wipes out those before it",
+      [&](Steps& steps) { steps[1][find(steps, takes)].task.uses[0].access = Access::kCreate; },
+      three);
 }
 
 TEST(Validator, SeesSumsInAnotherOrder) {

@@ -18,6 +18,7 @@ void OrderCheck::begin_step() {
   done_.clear();
   rows_.clear();
   exchange_.clear();
+  messages_.clear();
   held_.clear();
   computed_.clear();
   sums_.clear();
@@ -134,8 +135,8 @@ bool OrderCheck::possible_height(const Task& task) const {
 
 // The first microbatch of a group begins its page, and each comes once.
 void OrderCheck::check_dispatch(const Task& task, Rows& rows) {
-  Group& group = exchange_[task.uses[0].page];
-  if (task.uses[0].access == Access::kCreate) group = {task.phase, task.layer, task.wave};
+  Group& group = begin_group(task);
+  group.to = task.peer;
   if (!group.is_of(task)) fault(task, "is handed out where another group is");
   if (!group.microbatches.insert(task.microbatch).second) fault(task, "is handed out twice");
   group.rows += task.rows;
@@ -262,9 +263,11 @@ void OrderCheck::check_pack(const Task& task) {
   if (rows == group.rows_of.end() || rows->second != task.rows) {
     fault(task, "packs other rows than the device's");
   }
-  Group parcel{task.phase, task.layer, task.wave, task.rows, true};
+  Group& parcel = begin_group(task);
+  if (parcel.rows > 0) fault(task, "packs rows where others are");
+  parcel = {task.phase, task.layer, task.wave, task.rows, true};
   parcel.rows_of[task.peer] = task.rows;
-  exchange_[task.uses[0].page] = parcel;
+  parcel.to = task.peer;
 }
 
 // Whether it carries what a layer gives, or its gradient, to another stage.
@@ -298,7 +301,7 @@ void OrderCheck::check_boundary(const Task& task) {
     const bool ready = forward ? done(gives, task.phase, l - 1, b)
                                : done(TaskKind::kAttentionBackward, task.phase, l, b);
     if (!ready) fault(task, "before there is anything to send");
-    channel.push_back({{}, "", task.bytes, true, l, b});
+    channel.push_back({{}, "", 0, task.bytes, true, true, l, b});
     return;
   }
   const bool matched = !channel.empty() && channel.front().boundary && channel.front().layer == l &&
@@ -321,20 +324,27 @@ void OrderCheck::check_send(const Task& task) {
     if (sum.empty() || sum.ends_with('?')) fault(task, "sends no sum, or not all of it");
     check_elements(task);
     if (task.bytes != task.elements * element) fault(task, "sends other bytes than its sum's");
-    return channel.push_back({{}, sum, task.bytes});
+    return channel.push_back({{}, sum, 0, task.bytes});
   }
-  const Group& group = exchange_[page];
-  const auto row = static_cast<int64_t>(shape_.hidden_size * shape_.dtype_bytes);
-  // Inputs, and in the backward output gradients and routing weights; or what experts gave.
-  const bool back = group.whole, backward = task.phase == Phase::kBackward;
-  const int64_t row_bytes = (backward && !back ? 2 : 1) * row + (backward ? 4 : 0);
+  if (pages_.is_message(page)) {
+    const bool passed_on = shape_.rank_of(task.device) == shape_.rank_of(task.peer);
+    return passed_on ? check_passed_on(task) : check_gathered(task);
+  }
+  Group& group = exchange_[page];
   if (!group.is_of(task)) fault(task, "sends rows that are not its own");
-  if (task.bytes != group.rows * row_bytes) fault(task, "sends other bytes than its rows'");
-  const int owner = back ? task.peer : task.device;
+  if (task.first_byte != group.sent_bytes) fault(task, "sends bytes again, or leaves some out");
+  group.sent_bytes += task.bytes;
+  const int64_t all = parcel_bytes(task, group);
+  const bool ends = group.sent_bytes == all;
+  if (task.bytes <= 0 || group.sent_bytes > all) {
+    fault(task, "sends other bytes than its rows'");
+  }
+  if (task.rows != (ends ? group.rows : 0)) fault(task, "counts other rows than it has sent");
+  const int owner = group.whole ? task.peer : task.device;
   if (group.rows_of != std::map<int, int64_t>{{owner, group.rows}}) {
     fault(task, "sends rows that another device attends to");
   }
-  channel.push_back({group, "", task.bytes});
+  channel.push_back({group, "", task.first_byte, task.bytes, ends});
 }
 
 void OrderCheck::check_receive(const Task& task) {
@@ -347,14 +357,21 @@ void OrderCheck::check_receive(const Task& task) {
   const Sent sent = channel.front();
   channel.pop_front();
   const PageId page = task.uses[0].page;
-  const bool same = is_sum(page) ? !sent.sum.empty() : sent.sum.empty() && sent.group.is_of(task);
-  if (!same || sent.bytes != task.bytes) {
+  bool same = is_sum(page) ? !sent.sum.empty() : sent.sum.empty() && sent.group.is_of(task);
+  same = same && pages_.is_message(page) == !sent.parcels.empty();
+  if (!same || sent.bytes != task.bytes || sent.first_byte != task.first_byte) {
     faults_.push_back({PlanRule::kMatched, "other bytes are received than were sent"});
   }
   if (is_sum(page)) {
     sums_[{page, shared_part(task)}] = sent.sum;
+  } else if (pages_.is_message(page)) {
+    messages_[page] = sent.parcels;
   } else {
-    exchange_[page] = sent.group;
+    if ((task.uses[0].access == Access::kCreate) != (task.first_byte == 0)) {
+      fault(task, "loses or keeps what has come before");
+    }
+    exchange_[page] = sent.ends ? sent.group : Group();
+    exchange_[page].sent_bytes = 0;
   }
 }
 
@@ -387,6 +404,8 @@ void OrderCheck::check_group(const Task& task) {
       return check_place(task);
     case TaskKind::kPackRows:
       return check_pack(task);
+    case TaskKind::kTakeParcel:
+      return check_take(task);
     default: return check_combine(task, rows->second);
   }
 }
@@ -421,6 +440,7 @@ void OrderCheck::check(const Task& task) {
     case TaskKind::kCombine:
     case TaskKind::kSend:
     case TaskKind::kReceive:
+    case TaskKind::kTakeParcel:
     case TaskKind::kPlaceRows:
     case TaskKind::kPackRows:
     case TaskKind::kReadRows:

@@ -42,6 +42,8 @@ class OrderCheck {
     Phase phase = Phase::kForward;
     int64_t layer = -1, wave = -1, rows = 0;
     bool whole = false;                   // all of its experts have computed
+    int64_t sent_bytes = 0;
+    int to = -1;                          // the device that a parcel goes to
     std::set<int64_t> microbatches = {};  // handed out
     std::map<int, int64_t> rows_of = {};  // [device that attends]
     bool is_of(const Task& task) const {
@@ -71,12 +73,21 @@ class OrderCheck {
   void check_receive(const Task& task);
   void check_place(const Task& task);
   void check_pack(const Task& task);
+  // Parcels of a message, by where they begin.
+  using Parcels = std::map<int64_t, Group>;
+  Group& begin_group(const Task& task);
+  int64_t parcel_bytes(const Task& task, const Group& parcel) const;
+  void check_gathered(const Task& task);
+  void check_passed_on(const Task& task);
+  void check_take(const Task& task);
   struct Sent {
     Group group;
     std::string sum;  // or of dense gradients
-    int64_t bytes = 0;
+    int64_t first_byte = 0, bytes = 0;
+    bool ends = true;       // all of a parcel is sent
     bool boundary = false;  // between stages
     int64_t layer = -1, microbatch = -1;
+    Parcels parcels = {};  // of a message of several
   };
   bool is_sum(PageId page) const;
   bool between_stages(const Task& task) const;
@@ -102,6 +113,7 @@ class OrderCheck {
   // Each by its phase, layer and first microbatch, from its kIndex on.
   std::map<std::tuple<Phase, int64_t, int64_t>, Rows> rows_;
   std::map<PageId, Group> exchange_;
+  std::map<PageId, Parcels> messages_;
   std::map<int, Group> held_;  // [device] rows that its next group reads in place
   std::set<Done> arrived_;  // kSend: of a microbatch that goes on to the layer, or back from it
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet

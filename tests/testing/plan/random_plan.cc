@@ -30,6 +30,7 @@ RunShape random_shape(std::mt19937& random, int devices, StageCount stages) {
   shape.sums.expert_shards = pick(2) == 0 ? shape.sums.shards : 1;
   shape.microbatch_tokens = 10 + pick(300);
   shape.row_block = 16 << pick(5);
+  shape.exchange = static_cast<ExchangeOrder>(shape.microbatch_tokens % 3);
   shape.devices = devices;
   const int count = std::min({stages.most, devices, static_cast<int>(shape.num_layers)});
   shape.stages = divide_into_stages(count, stages.order, shape.num_layers, devices);

@@ -1,0 +1,96 @@
+// The order in which the parcels of an all-to-all travel, in which parts, and over which devices. A
+// device sends one after the other and takes what comes for it one after the other, so the order
+// says who waits for whom. Which bytes come to whom in the end is the same in any order. Pure.
+//
+// - kFlat: as the parcels stand. Where they stand receiver by receiver, all senders wait for the
+//   first receiver to take one after the other.
+// - kRounds: Aurora's rounds (plan/rounds/transmission_order.h), in each of which a device sends to
+//   one other at most and takes from one at most. A parcel may be divided over several rounds.
+//   Links within nodes and links between them have rounds of their own, which go on side by side;
+//   those of a kind are taken to be equally fast.
+// - kHalo: HALO's three phases (Piper, section V). A device gathers its parcels for the devices of
+//   another node and sends them as one message to its counterpart there, the device with the same
+//   place in its node; meanwhile parcels of a node go straight to their devices; and counterparts
+//   pass on what has come. As many bytes leave a node as without it, in fewer and larger messages,
+//   and each device of a node uses its own network card. Parcels may be of any sizes, and nodes of
+//   any numbers of devices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pagoda {
+
+enum class ExchangeOrder : uint8_t { kFlat, kRounds, kHalo };
+
+// What one device sends to another in an all-to-all.
+struct ParcelBytes {
+  int from = 0, to = 0;  // devices, not the same
+  int64_t bytes = 0;     // above 0
+};
+
+// Which devices exchange rows with each other, and which of these share a node.
+class ExchangeNodes {
+ public:
+  ExchangeNodes() = default;  // one node
+  // [device] the number of its node, from 0 on and ascending, so that a node's are neighbours.
+  explicit ExchangeNodes(std::vector<int> node_of_device);
+
+  int count() const { return static_cast<int>(first_.size()) - 1; }
+  int node(int device) const { return node_.empty() ? 0 : node_[static_cast<size_t>(device)]; }
+  int devices(int node) const {
+    return first_[static_cast<size_t>(node) + 1] - first_[static_cast<size_t>(node)];
+  }
+  // The place of a device in its node, from 0 on.
+  int place(int device) const { return device - first_[static_cast<size_t>(node(device))]; }
+  // The device of the node that takes what the device sends to all of them: that with its place, or
+  // where the node has fewer, the places taken in turns.
+  int counterpart(int device, int node) const {
+    return first_[static_cast<size_t>(node)] + place(device) % devices(node);
+  }
+
+ private:
+  std::vector<int> node_;            // [device]; empty: all are of one
+  std::vector<int> first_ = {0, 0};  // [node] its first device, and the number of devices
+};
+
+// A message, or what a device keeps of one that has come.
+struct ExchangeLeg {
+  enum class Kind : uint8_t {
+    kStraight,  // bytes [first_byte, + bytes) of a parcel, to its device
+    kGathered,  // several parcels, from their device to its counterpart in their devices' node
+    // The parcel that the gathered message of `sender` has from first_byte on, to its device; where
+    // `from` and `to` are one, it has come already.
+    kPassedOn,
+  };
+  struct Gathered {
+    size_t parcel = 0;
+    int64_t first_byte = 0;  // in the message, a multiple of kGatheredAlign
+  };
+  Kind kind = Kind::kStraight;
+  int from = 0, to = 0;  // devices
+  size_t parcel = 0;     // its index; kStraight, kPassedOn
+  int64_t first_byte = 0, bytes = 0;
+  bool ends = true;  // all of the parcel is at its device then; kStraight, kPassedOn
+  int sender = 0;
+  std::vector<Gathered> gathered = {};
+};
+inline constexpr int64_t kGatheredAlign = 64;
+
+// A part is worth a message: it has so many bytes at least, and this share of the most that a
+// device sends or receives, unless its parcel ends with it. So a device's parcels, each of which
+// ends in a part that may be shorter than its round, take at most (devices - 1) such shares longer
+// than the least there is for it.
+inline constexpr int64_t kLeastPartBytes = 1024;
+inline constexpr int64_t kMostMessageParts = 64;
+
+// The legs of all parcels in their order. Straight ones of a parcel ascend, and are the whole of
+// it; a parcel that is gathered is passed on behind that. REQUIRES: at most one parcel from a
+// device to another; all bytes together are below 2^62; kHalo: `nodes` know all devices. kFlat and
+// kHalo: O(n log n) for n parcels. kRounds: O(n^4) for n devices that have parcels.
+std::vector<ExchangeLeg> exchange_legs(std::span<const ParcelBytes> parcels, ExchangeOrder order,
+                                       const ExchangeNodes& nodes = {});
+
+}  // namespace pagoda

@@ -1,0 +1,188 @@
+// What devices send each other in a wave, counted by hand: flat, by rounds, and by HALO on two
+// nodes of two devices.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <ostream>
+#include <vector>
+
+#include "plan/step/expert_seats.h"
+#include "plan/step/step_plan.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int kDevices = 4;
+constexpr int64_t kUnitRows = 32, kUnit = 1024;  // bytes; a row of the forward has 32
+using Counts = std::array<std::array<int64_t, kDevices>, kDevices>;
+
+// [from][to] units of rows.
+constexpr Counts kUnits = {{{0, 2, 1, 1}, {1, 0, 1, 2}, {1, 1, 0, 1}, {2, 1, 1, 0}}};
+
+// A layer with an expert on each device, each of which attends to a microbatch.
+RunShape four_devices(ExchangeOrder exchange) {
+  RunShape shape;
+  shape.num_layers = 1;
+  shape.is_moe = {1};
+  shape.num_experts = kDevices;
+  shape.hidden_size = 16;
+  shape.experts_per_token = 1;
+  shape.microbatches = kDevices;
+  shape.sums.shards = kDevices;
+  shape.microbatch_tokens = 256;
+  shape.row_block = 256;
+  shape.group_blocks = 2;
+  shape.devices = kDevices;
+  shape.shard_device = {0, 1, 2, 3};
+  shape.device_rank = {0, 0, 1, 1};
+  shape.exchange = exchange;
+  shape.records.push_back({.num_elements = 1000});
+  shape.records.push_back({.num_elements = 1000, .layer = 0});
+  shape.layer_record = {1};
+  for (int e = 0; e < kDevices; ++e) {
+    shape.records.push_back({.num_elements = 1000, .layer = 0, .expert = e, .device = e});
+  }
+  shape.records.push_back({.num_elements = 1000});
+  for (RecordShape& record : shape.records) record.state_bytes = 10 * record.num_elements;
+  return shape;
+}
+
+// The units, and what stays.
+LayerRouting routing_of(const RunShape& shape) {
+  LayerRouting routing;
+  for (size_t b = 0; b < kDevices; ++b) {
+    std::vector<int64_t>& rows = routing.emplace_back();
+    int64_t sent = 0;
+    for (const int64_t units : kUnits[b]) {
+      rows.push_back(units * kUnitRows);
+      sent += rows.back();
+    }
+    rows[b] = shape.microbatch_tokens - sent;
+  }
+  return routing;
+}
+
+struct Send {
+  int from = 0, to = 0;
+  int64_t bytes = 0, first_byte = 0;
+  bool operator==(const Send&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Send& s) {
+  return out << s.from << " to " << s.to << ": " << s.bytes << " from " << s.first_byte;
+}
+
+// What the layer's forward sends to the experts (kInbound) or back (kOutbound), in its order.
+std::vector<Send> sends_of(ExchangeOrder exchange, PageKind way) {
+  const RunShape shape = four_devices(exchange);
+  const PageTable pages(shape);
+  const StepPlan plan(shape, pages, {});
+  TaskList tasks;
+  const LayerRouting routing = routing_of(shape);
+  EXPECT_EQ(layer_waves(shape, 0, all_microbatches(shape), routing).size(), 1u);
+  plan.forward_experts(0, all_microbatches(shape), routing, tasks);
+  std::vector<Send> sends;
+  for (const Task& t : tasks) {
+    if (t.kind != TaskKind::kSend) continue;
+    const PageTable::Page& page = pages.pages[t.uses[0].page];
+    if (pages.classes[page.slot_class].kind != way) continue;
+    sends.push_back({t.device, t.peer, t.bytes, t.first_byte});
+  }
+  return sends;
+}
+
+// How many devices send in each unit of time, if each sends and takes one message after the other,
+// of those within nodes or of those between them.
+std::vector<int> senders_by_unit(const std::vector<Send>& sends, bool within) {
+  std::array<int64_t, kDevices> sent{}, taken{};
+  std::vector<int> senders;
+  for (const Send& send : sends) {
+    if ((send.from / 2 == send.to / 2) != within) continue;
+    const auto from = static_cast<size_t>(send.from), to = static_cast<size_t>(send.to);
+    const int64_t begin = std::max(sent[from], taken[to]), end = begin + send.bytes / kUnit;
+    sent[from] = taken[to] = end;
+    senders.resize(std::max(senders.size(), static_cast<size_t>(end)), 0);
+    for (int64_t at = begin; at < end; ++at) ++senders[static_cast<size_t>(at)];
+  }
+  return senders;
+}
+
+TEST(Exchange, FlatGoesReceiverByReceiver) {
+  std::vector<Send> expected;
+  for (int to = 0; to < kDevices; ++to) {
+    for (int from = 0; from < kDevices; ++from) {
+      const int64_t units = kUnits[static_cast<size_t>(from)][static_cast<size_t>(to)];
+      if (from != to) expected.push_back({from, to, units * kUnit, 0});
+    }
+  }
+  const std::vector<Send> sends = sends_of(ExchangeOrder::kFlat, PageKind::kInbound);
+  EXPECT_EQ(sends, expected);
+  // Between nodes: 2 to 0; 3 to 0 for two units, beside 2 to 1; then 3 to 1. And 0 to 2; 1 to 2,
+  // beside 0 to 3; then 1 to 3 for two units.
+  EXPECT_EQ(senders_by_unit(sends, false), (std::vector<int>{2, 4, 2, 2}));
+}
+
+// Between nodes the busiest devices send or take three of ten units; within them, two of five.
+TEST(Exchange, RoundsEndWithTheBusiestDevice) {
+  for (const PageKind way : {PageKind::kInbound, PageKind::kOutbound}) {
+    const std::vector<Send> sends = sends_of(ExchangeOrder::kRounds, way);
+    const std::vector<int> between = senders_by_unit(sends, false);
+    EXPECT_EQ(between.size(), 3u);
+    EXPECT_EQ(std::accumulate(between.begin(), between.end(), 0), 10);
+    EXPECT_EQ(senders_by_unit(sends, true), (std::vector<int>{4, 1}));
+    Counts sent{};
+    for (const Send& send : sends) {
+      int64_t& bytes = sent[static_cast<size_t>(send.from)][static_cast<size_t>(send.to)];
+      EXPECT_EQ(send.first_byte, bytes);
+      bytes += send.bytes;
+    }
+    for (size_t a = 0; a < kDevices; ++a) {
+      for (size_t b = 0; b < kDevices; ++b) {
+        const int64_t units = way == PageKind::kInbound ? kUnits[a][b] : kUnits[b][a];
+        EXPECT_EQ(sent[a][b], a == b ? 0 : units * kUnit);
+      }
+    }
+  }
+}
+
+// Between the nodes of 0, 1 and of 2, 3 each device sends one message, in place of two.
+TEST(Exchange, HaloSendsToCounterparts) {
+  const std::vector<Send> to_experts = {
+      // For both devices of the other node.
+      {0, 2, 2 * kUnit},
+      {1, 3, 3 * kUnit},
+      {2, 0, 2 * kUnit},
+      {3, 1, 3 * kUnit},
+      // Within the nodes.
+      {0, 1, 2 * kUnit},
+      {1, 0, 1 * kUnit},
+      {2, 3, 1 * kUnit},
+      {3, 2, 1 * kUnit},
+      // Of what has come from the other node, the neighbour's.
+      {0, 1, 1 * kUnit, 1 * kUnit},
+      {1, 0, 2 * kUnit, 0},
+      {2, 3, 1 * kUnit, 1 * kUnit},
+      {3, 2, 1 * kUnit, 0},
+  };
+  EXPECT_EQ(sends_of(ExchangeOrder::kHalo, PageKind::kInbound), to_experts);
+  const std::vector<Send> back = {
+      {0, 2, 3 * kUnit},
+      {1, 3, 2 * kUnit},
+      {2, 0, 2 * kUnit},
+      {3, 1, 3 * kUnit},
+      {0, 1, 1 * kUnit},
+      {1, 0, 2 * kUnit},
+      {2, 3, 1 * kUnit},
+      {3, 2, 1 * kUnit},
+      {0, 1, 1 * kUnit, 1 * kUnit},
+      {1, 0, 1 * kUnit, 0},
+      {2, 3, 2 * kUnit, 1 * kUnit},
+      {3, 2, 1 * kUnit, 0},
+  };
+  EXPECT_EQ(sends_of(ExchangeOrder::kHalo, PageKind::kOutbound), back);
+}
+
+}  // namespace
+}  // namespace pagoda
