@@ -1,6 +1,7 @@
 #include "preview/layout_search.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "preview/zebra_choice.h"
 
@@ -47,6 +48,32 @@ std::vector<Choice> choices(const RunConfig& config) {
   return choices;
 }
 
+// Ordering the rounds of more devices takes long (plan/rounds/exchange_order.h).
+constexpr int64_t kMostExchanging = 16;
+
+// Sets the exchange of the fastest layout, where the run leaves it open and another than flat is
+// faster.
+void choose_exchange(const ModelSizes& model, const ClusterSheet& cluster,
+                     const CoarseLimits& limits, std::vector<SearchedLayout>& runs) {
+  if (runs.empty() || cluster.nodes.size() < 2) return;
+  const RunConfig& config = runs.front().configs.front();
+  if (config.parallel.exchange != ExchangeSetting::kAuto) return;
+  if (config.num_devices() > kMostExchanging) return;
+  std::optional<SearchedLayout> fastest;
+  for (const ExchangeSetting exchange : {ExchangeSetting::kRounds, ExchangeSetting::kHalo}) {
+    std::vector<RunConfig> changed = runs.front().configs;
+    for (RunConfig& of_rank : changed) of_rank.parallel.exchange = exchange;
+    auto forecast = forecast_ranks(model, changed, cluster, limits);
+    const SearchedLayout& before = fastest ? *fastest : runs.front();
+    if (!forecast.ok() || forecast->step.step_s() >= before.forecast.step.step_s()) continue;
+    fastest = SearchedLayout{std::move(changed), false, forecast.take()};
+  }
+  if (!fastest) return;
+  // The run as it is stays among them.
+  if (runs.front().as_it_is) runs.insert(runs.begin(), *fastest);
+  runs.front() = *fastest;
+}
+
 std::vector<RunConfig> with(const Choice& choice, std::span<const RunConfig> configs) {
   std::vector<RunConfig> changed(configs.begin(), configs.end());
   for (RunConfig& config : changed) {
@@ -68,6 +95,7 @@ std::vector<std::pair<std::string, std::string>> SearchedLayout::settings() cons
     keys.insert(keys.end(), {"parallel.attention_devices", "parallel.offloaded", "parallel.lags"});
   }
   if (copy.stages() > 1) keys.insert(keys.end(), {"parallel.stages", "parallel.order"});
+  if (copy.parallel.exchange != ExchangeSetting::kAuto) keys.push_back("parallel.exchange");
   std::vector<std::pair<std::string, std::string>> settings;
   for (const char* key : keys) settings.emplace_back(key, table.find(key)->toml());
   return settings;
@@ -114,6 +142,7 @@ LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> 
   std::stable_sort(search.runs.begin(), search.runs.end(), [](const auto& a, const auto& b) {
     return a.forecast.step.step_s() < b.forecast.step.step_s();
   });
+  choose_exchange(model, cluster, limits, search.runs);
   return search;
 }
 

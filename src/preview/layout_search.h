@@ -1,9 +1,10 @@
 // Searches the layouts of a run that has a process on each node of a cluster: parallel.layout, with
 // 2 to 16 train.chunks for zebra, in which the planner chooses what else is open
 // (preview/zebra_choice.h), and for pipelines of 2, 4 and 8 stages, and as many as the run has, in
-// the order that it names. Each is forecast with the tasks that `train` runs
-// (preview/run_forecast.h), so models with dense layers and nodes of any kinds are no special case.
-// The layout changes no bit; train.chunks does. Pure.
+// the order that it names. Of the fastest, each parallel.exchange is tried where the run leaves it
+// open. All are forecast with the tasks that `train` runs (preview/run_forecast.h), so models with
+// dense layers and nodes of any kinds are no special case. The layout and the exchange change no
+// bit; train.chunks does. Pure.
 #pragma once
 
 #include <span>

@@ -105,6 +105,51 @@ TEST(LayoutSearch, WhatIsTooLargeIsLeftOut) {
   EXPECT_TRUE(found.runs.front().as_it_is);
 }
 
+// Of the fastest layout the exchange with the shortest simulated step is chosen, flat among equals,
+// unless the run names one.
+TEST(LayoutSearch, ExchangeIsTheFastest) {
+  const ModelSizes model = parse_model_sizes(kConfig, "test").take();
+  ClusterSheet cluster = three_kinds();
+  cluster.nodes.assign(2, machine("gpu-l40s"));
+  for (MachineSheet& node : cluster.nodes) {
+    node.device.count = 2;
+    node.link.gb_s = 20;
+    node.link.latency_us = 10;
+  }
+  RunConfig config;
+  config.data.sequence_len = config.train.micro_batch_tokens = 2048;
+  config.train.tokens_per_step = 16 * config.data.sequence_len;
+  config.train.save_steps = 0;
+  config.total_devices = devices_of_nodes(config, cluster);
+  ASSERT_EQ(config.total_devices, 4);
+  const std::vector<RunConfig> open(2, config);
+  const LayoutSearch found = search_layouts(model, open, cluster, kCoarsePlan);
+  ASSERT_FALSE(found.runs.empty());
+  const SearchedLayout& best = found.runs.front();
+  ExchangeSetting fastest = ExchangeSetting::kAuto;
+  double least_s = 0;
+  for (const ExchangeSetting exchange :
+       {ExchangeSetting::kAuto, ExchangeSetting::kRounds, ExchangeSetting::kHalo}) {
+    std::vector<RunConfig> configs = best.configs;
+    for (RunConfig& of_rank : configs) of_rank.parallel.exchange = exchange;
+    auto forecast = forecast_ranks(model, configs, cluster, kCoarsePlan);
+    ASSERT_TRUE(forecast.ok()) << forecast.status().message();
+    const double step_s = forecast->step.step_s();
+    if (least_s > 0 && step_s >= least_s) continue;
+    fastest = exchange;
+    least_s = step_s;
+  }
+  EXPECT_EQ(best.configs.front().parallel.exchange, fastest);
+  EXPECT_DOUBLE_EQ(best.forecast.step.step_s(), least_s);
+  const bool named = best.section().find("exchange") != std::string::npos;
+  EXPECT_EQ(named, fastest != ExchangeSetting::kAuto) << best.section();
+  config.parallel.exchange = ExchangeSetting::kFlat;
+  const std::vector<RunConfig> flat(2, config);
+  for (const SearchedLayout& run : search_layouts(model, flat, cluster, kCoarsePlan).runs) {
+    EXPECT_NE(run.section().find("exchange = \"flat\""), std::string::npos) << run.section();
+  }
+}
+
 TEST(LayoutSearch, ChunksThatDoNotDivideAreLeftOut) {
   const ModelSizes model = parse_model_sizes(kConfig, "test").take();
   const ClusterSheet cluster = three_kinds();
