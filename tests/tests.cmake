@@ -280,6 +280,15 @@ add_test(NAME zebra_tables COMMAND zebra_tables ${PROJECT_BINARY_DIR} --tiny
 set_tests_properties(zebra_tables PROPERTIES LABELS for_all)
 # Prints what moves of experts between processes take and bring.
 pagoda_bench(moves_study testing moves_study.cc)
+# Prints how long stages of pipelines idle, and what their orders hold and read, beside what they
+# should; and how long all-to-alls take in each order, beside the least time for them.
+pagoda_bench(pipeline_tables testing pipeline_tables.cc measured_run.cc random_token_run.cc)
+pagoda_bench(exchange_tables testing exchange_tables.cc random_token_run.cc)
+foreach(tables pipeline_tables exchange_tables)
+  set_target_properties(${tables} PROPERTIES EXCLUDE_FROM_ALL OFF)
+  add_test(NAME ${tables} COMMAND ${tables} --tiny WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+  set_tests_properties(${tables} PROPERTIES LABELS for_all)
+endforeach()
 # Prints what the planner's algorithms reach where the papers give figures.
 pagoda_bench(planner_figures testing planner_figures.cc)
 

@@ -10,6 +10,7 @@ struct TaskTimes::Running {
   int device = -1;        // of the rank; -1: a task of its host
   bool computes = false;  // on the device's main stream
   int64_t rows = 0;
+  Phase phase = Phase::kForward;
   int64_t start_us = 0, start_cpu_us = 0;
 };
 
@@ -17,7 +18,7 @@ void TaskTimes::begin(const Task& task, Stream& s) {
   const bool computes = !task.on_host && task.lane == Lane::kCompute;
   const int device = task.on_host ? -1 : task.device - shape_.own_devices().first;
   running_ = std::make_shared<Running>(
-      Running{task.kind, task_units(task, shape_), device, computes, task.rows, 0, 0});
+      Running{task.kind, task_units(task, shape_), device, computes, task.rows, task.phase, 0, 0});
   s.enqueue([running = running_] {
     running->start_cpu_us = process_cpu_us();
     running->start_us = monotonic_us();
@@ -38,6 +39,7 @@ void TaskTimes::end(Stream& s) {
     const bool of_experts = forward || running->kind == TaskKind::kExpertBackward;
     if (forward) device.expert_rows += running->rows;
     (of_experts ? device.experts_s : device.rest_s) += 1e-6 * ran_us;
+    device.phase_s[static_cast<size_t>(running->phase)] += 1e-6 * ran_us;
   });
 }
 

@@ -34,6 +34,7 @@ class TaskTimes {
     int64_t expert_rows = 0;  // of its forward
     double experts_s = 0;
     double rest_s = 0;
+    std::array<double, kPhases> phase_s = {};  // both, by the phase
   };
   const std::vector<OfDevice>& devices() const { return devices_; }
 

@@ -155,7 +155,7 @@ EvenStep simulate_even(const Session& session, const MachineProfile& profile) {
   }
   const Simulated simulated = simulator.finish();
   return {simulated.step_s.back(), simulated.peak_device_bytes.front(),
-          simulated.ranks.front().peak_host_bytes};
+          simulated.ranks.front().peak_host_bytes, simulated.peak_device_bytes};
 }
 
 std::string describe_moves(const std::vector<MeasuredMachine>& rounds) {
@@ -274,6 +274,7 @@ MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const
   }
   replayed.peak_device_bytes = simulated.peak_device_bytes.front();
   replayed.peak_host_bytes = simulated.ranks.front().peak_host_bytes;
+  replayed.peak_on_device = simulated.peak_device_bytes;
   return replayed;
 }
 

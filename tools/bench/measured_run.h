@@ -70,6 +70,7 @@ class MeasuredRun {
     std::array<double, kTaskKinds> task_s{};  // part of step_s, by the kind of task
     int64_t tasks = 0;                        // issued in a step
     int64_t peak_device_bytes = 0, peak_host_bytes = 0;  // most that pages had in slots
+    std::vector<int64_t> peak_on_device{};               // the same of each
   };
   Replayed simulate(const MachineProfile& profile) const;
 
@@ -119,6 +120,7 @@ MachineProfile profile_of(const MeasuredMachine& machine, const std::vector<Thro
 struct EvenStep {
   double step_s = 0;
   int64_t peak_device_bytes = 0, peak_host_bytes = 0;  // most that pages have in slots
+  std::vector<int64_t> peak_on_device = {};            // the same of each
 };
 EvenStep simulate_even(const Session& session, const MachineProfile& profile);
 // A line of the medians of it.

@@ -1,0 +1,414 @@
+// All-to-alls in each order, executed by devices whose network cards take time. Not installed.
+//
+//   exchange_tables [--rounds N] [--tiny]
+//
+// A device is two streams, as in a run: one sends, one receives, each one thing after the other
+// (plan/rounds/exchange_order.h says in which order). It has a card for its own node and one for
+// the others. A card sends one message at a time and takes one at a time; a message keeps the cards
+// of both ends for its latency and its bytes, as plan/mesh/hierarchical_exchange.h counts them.
+//
+// Orders: flat, HALO, rounds, shortest first (Aurora's SJF) and random, on 4 and 8 nodes of 2
+// devices, 10 us within a node, 50 and 500 us between them. Counts: even; drawn at random; skewed,
+// where few devices take most; and those of a recorded run's layers (tests/golden). The bound is
+// raced in the same round: one message with all bytes that the busiest card has to send or to take.
+// Nothing is subtracted. For even counts the planned times of flat and HALO stand beside, and for
+// 16 to 64 nodes only these.
+//
+// Prints medians over N rounds (3). --tiny shows in seconds that the program works.
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "bench/race/timing.h"
+#include "parallel/local_link.h"
+#include "plan/exchange/routed_traffic.h"
+#include "plan/mesh/hierarchical_exchange.h"
+#include "plan/rounds/exchange_order.h"
+#include "plan/rounds/traffic.h"
+#include "tests/testing/plan/recorded_layers.h"
+#include "tools/bench/random_token_run.h"
+
+namespace pagoda {
+namespace {
+
+using Matrix = SquareMatrix<int64_t>;
+
+struct Network {
+  int nodes = 4, each = 2;
+  double within_s = 10e-6, between_s = 50e-6;  // latencies
+  double within_bytes_per_s = 250e6, between_bytes_per_s = 50e6;
+
+  int devices() const { return nodes * each; }
+  bool same_node(int a, int b) const { return a / each == b / each; }
+  double seconds(int from, int to, int64_t bytes) const {
+    const bool within = same_node(from, to);
+    return (within ? within_s : between_s) +
+           static_cast<double>(bytes) / (within ? within_bytes_per_s : between_bytes_per_s);
+  }
+  ExchangeNodes exchange_nodes() const {
+    std::vector<int> node;
+    for (int d = 0; d < devices(); ++d) node.push_back(d / each);
+    return ExchangeNodes(std::move(node));
+  }
+  ClusterProfile profile() const {
+    ClusterProfile cluster;
+    cluster.nodes = cluster.nodes_per_switch = nodes;
+    cluster.devices_per_node = each;
+    cluster.in_node = {within_s, 1 / within_bytes_per_s, 0};
+    cluster.in_switch = cluster.between_switches = {between_s, 1 / between_bytes_per_s, 0};
+    return cluster;
+  }
+};
+
+// Whoever asks first has it first.
+class Turns {
+ public:
+  void take() {
+    std::unique_lock lock(mutex_);
+    const int64_t own = next_++;
+    changed_.wait(lock, [&] { return served_ == own; });
+  }
+  void leave() {
+    std::lock_guard lock(mutex_);
+    ++served_;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t next_ = 0, served_ = 0;
+};
+
+std::unique_ptr<Stream> make_stream(const std::string& name) {
+  return make_host_stream({name, WorkKind::kOther, nullptr}, std::make_shared<ThreadPool>(1));
+}
+
+class Cards : public Link {
+ public:
+  explicit Cards(const Network& network) : network_(network) {
+    for (int i = 0; i < 2 * network.devices(); ++i) {
+      sending_.push_back(make_stream(strf("card %d", i)));
+      taking_.push_back(std::make_unique<Turns>());
+    }
+  }
+  ~Cards() override { sending_.clear(); }
+
+  Event send(const Transfer& transfer, const std::byte* source, Stream& lane) override {
+    Stream& card = *sending_[card_of(transfer.from, transfer)];
+    Turns& takes = *taking_[card_of(transfer.to, transfer)];
+    const double seconds = network_.seconds(transfer.from, transfer.to, transfer.bytes);
+    card.wait(lane.record());
+    card.enqueue([&takes, seconds] {
+      takes.take();
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+      takes.leave();
+    });
+    return inner_.send(transfer, source, card);
+  }
+  void receive(const Transfer& transfer, std::byte* target, Stream& lane,
+               const TraceLabel& label) override {
+    inner_.receive(transfer, target, lane, label);
+  }
+  Status status() const override { return inner_.status(); }
+  const Counts& counts() const override { return inner_.counts(); }
+
+ private:
+  size_t card_of(int device, const Transfer& transfer) const {
+    return static_cast<size_t>(2 * device + network_.same_node(transfer.from, transfer.to));
+  }
+
+  Network network_;
+  LocalLink inner_;
+  std::vector<std::unique_ptr<Turns>> taking_;  // [2 * device + whether it is the node's]
+  std::vector<std::unique_ptr<Stream>> sending_;
+};
+
+// Carries out an all-to-all's legs. What comes is read by nobody, so all of it has one place.
+class Devices {
+ public:
+  Devices(const Network& network, int64_t most_bytes) : network_(network), cards_(network) {
+    const auto devices = static_cast<size_t>(network.devices());
+    source_.resize(static_cast<size_t>(most_bytes), std::byte{1});
+    for (size_t d = 0; d < devices; ++d) {
+      out_.push_back(make_stream(strf("out %zu", d)));
+      in_.push_back(make_stream(strf("in %zu", d)));
+      target_.emplace_back(source_.size());
+    }
+    gathered_.resize(devices);
+    passing_.resize(devices * devices);
+    numbers_.assign(devices * devices, 0);
+  }
+  // They end before what they copy.
+  ~Devices() {
+    for (auto& stream : out_) stream->synchronize();
+    for (auto& stream : in_) stream->synchronize();
+  }
+
+  double seconds(const std::vector<ExchangeLeg>& legs) {
+    Event open = Event::make();
+    for (auto& stream : out_) stream->wait(open);
+    std::vector<Event> arrived(passing_.size());
+    for (const ExchangeLeg& leg : legs) issue(leg, arrived);
+    const TimingClock timer;
+    open.signal();
+    for (auto& stream : in_) stream->synchronize();
+    return timer.finish(0).seconds;
+  }
+
+ private:
+  size_t pair(int a, int b) const { return static_cast<size_t>(a * network_.devices() + b); }
+  Event carry(const ExchangeLeg& leg, const std::byte* from, std::byte* to) {
+    Transfer transfer{.number = numbers_[pair(leg.from, leg.to)]++, .from = leg.from, .to = leg.to};
+    transfer.bytes = leg.bytes;
+    const Event sent = cards_.send(transfer, from, *out_[static_cast<size_t>(leg.from)]);
+    cards_.receive(transfer, to, *in_[static_cast<size_t>(leg.to)], {});
+    return sent;
+  }
+  void issue(const ExchangeLeg& leg, std::vector<Event>& arrived) {
+    const auto from = static_cast<size_t>(leg.from), to = static_cast<size_t>(leg.to);
+    std::byte* target = target_[to].data();
+    switch (leg.kind) {
+      case ExchangeLeg::Kind::kStraight:
+        carry(leg, source_.data(), target);
+        return;
+      case ExchangeLeg::Kind::kGathered: {
+        std::vector<std::byte>& message = gathered_[from][leg.to];
+        std::vector<std::byte>& there = passing_[pair(leg.to, leg.from)];
+        message.resize(static_cast<size_t>(leg.bytes));
+        there.resize(message.size());
+        int64_t end = leg.bytes;
+        for (size_t i = leg.gathered.size(); i-- > 0; end = leg.gathered[i].first_byte) {
+          const int64_t first = leg.gathered[i].first_byte;
+          out_[from]->copy(message.data() + first, source_.data(), end - first);
+        }
+        carry(leg, message.data(), there.data());
+        arrived[pair(leg.to, leg.from)] = in_[to]->record();
+        return;
+      }
+      case ExchangeLeg::Kind::kPassedOn: {
+        const std::byte* there = passing_[pair(leg.from, leg.sender)].data() + leg.first_byte;
+        if (leg.from == leg.to) return in_[to]->copy(target, there, leg.bytes);
+        out_[from]->wait(arrived[pair(leg.from, leg.sender)]);
+        carry(leg, there, target);
+      }
+    }
+  }
+
+  Network network_;
+  std::vector<std::byte> source_;
+  std::vector<std::vector<std::byte>> target_;                   // [device]
+  std::vector<std::map<int, std::vector<std::byte>>> gathered_;  // [device][to]
+  std::vector<std::vector<std::byte>> passing_;                  // [to][from]
+  std::vector<int64_t> numbers_;                                 // [from][to]
+  Cards cards_;
+  std::vector<std::unique_ptr<Stream>> out_, in_;
+};
+
+enum class Order { kFlat, kHalo, kRounds, kShortest, kRandom };
+constexpr std::pair<Order, const char*> kOrders[] = {{Order::kFlat, "flat"},
+                                                     {Order::kHalo, "halo"},
+                                                     {Order::kRounds, "rounds"},
+                                                     {Order::kShortest, "shortest"},
+                                                     {Order::kRandom, "random"}};
+
+std::vector<ExchangeLeg> legs_of(const Matrix& bytes, Order order, const Network& network) {
+  std::vector<ParcelBytes> parcels;
+  for (int to = 0; to < bytes.size(); ++to) {
+    for (int from = 0; from < bytes.size(); ++from) {
+      if (from != to && bytes.at(from, to) > 0) parcels.push_back({from, to, bytes.at(from, to)});
+    }
+  }
+  std::mt19937 random(11);
+  const auto shorter = [](const auto& a, const auto& b) { return a.bytes < b.bytes; };
+  if (order == Order::kShortest) std::stable_sort(parcels.begin(), parcels.end(), shorter);
+  if (order == Order::kRandom) std::shuffle(parcels.begin(), parcels.end(), random);
+  const ExchangeOrder by = order == Order::kHalo     ? ExchangeOrder::kHalo
+                           : order == Order::kRounds ? ExchangeOrder::kRounds
+                                                     : ExchangeOrder::kFlat;
+  return exchange_legs(parcels, by, network.exchange_nodes());
+}
+
+// One message with all bytes of the card that is busiest by their rate, between two devices whose
+// card it is.
+std::vector<ExchangeLeg> busiest_card(const Matrix& bytes, const Network& network) {
+  ExchangeLeg busiest;
+  double most_s = 0;
+  const auto consider = [&](int64_t sum, bool within) {
+    ExchangeLeg leg{.from = 0, .to = within ? 1 : network.each};
+    leg.bytes = sum;
+    const double seconds = network.seconds(leg.from, leg.to, sum);
+    if (sum == 0 || seconds <= most_s) return;
+    most_s = seconds;
+    busiest = leg;
+  };
+  for (int d = 0; d < bytes.size(); ++d) {
+    for (const bool within : {false, true}) {
+      int64_t sent = 0, taken = 0;
+      for (int other = 0; other < bytes.size(); ++other) {
+        if (other == d || network.same_node(d, other) != within) continue;
+        sent += bytes.at(d, other);
+        taken += bytes.at(other, d);
+      }
+      consider(std::max(sent, taken), within);
+    }
+  }
+  return {busiest};
+}
+
+enum class Counts { kEven, kRandom, kSkewed, kRecorded };
+constexpr std::pair<Counts, const char*> kCounts[] = {{Counts::kEven, "even"},
+                                                      {Counts::kRandom, "random"},
+                                                      {Counts::kSkewed, "skewed"},
+                                                      {Counts::kRecorded, "recorded"}};
+
+// [from][to] relative, with a mean of 1 off the diagonal.
+SquareMatrix<double> shares(Counts counts, const Network& network, const RoutingTrace& trace) {
+  const int n = network.devices();
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> uniform(0, 2);
+  SquareMatrix<double> shares(n, 1);
+  if (counts == Counts::kRecorded) {
+    const auto experts = static_cast<int>(trace.shape.num_experts);
+    ExpertDevices devices;
+    for (int e = 0; e < experts; ++e) devices.push_back(e * n / experts);
+    LayerRouting layer;
+    for (const LayerRouting& microbatch : trace.steps.back().routing) {
+      layer.push_back(microbatch.front());
+    }
+    shares = need(routed_traffic(layer, devices, n));
+  }
+  double sum = 0;
+  for (int from = 0; from < n; ++from) {
+    for (int to = 0; to < n; ++to) {
+      if (counts == Counts::kRandom) shares.at(from, to) = uniform(random);
+      if (counts == Counts::kSkewed) shares.at(from, to) = uniform(random) / (1 + to);
+      if (from != to) sum += shares.at(from, to);
+    }
+  }
+  SquareMatrix<double> scaled(n, 0);
+  for (int from = 0; from < n; ++from) {
+    for (int to = 0; to < n; ++to) scaled.at(from, to) = shares.at(from, to) * n * (n - 1) / sum;
+  }
+  return scaled;
+}
+
+Matrix bytes_of(const SquareMatrix<double>& shares, int64_t mean) {
+  Matrix bytes(shares.size());
+  for (int from = 0; from < shares.size(); ++from) {
+    for (int to = 0; to < shares.size(); ++to) {
+      const double scaled = shares.at(from, to) * static_cast<double>(mean);
+      if (from != to) bytes.at(from, to) = align_up(static_cast<int64_t>(scaled), 64);
+    }
+  }
+  return bytes;
+}
+
+std::string size_text(int64_t bytes) {
+  return bytes >= kMiB ? strf("%lld MiB", (long long)(bytes / kMiB))
+                       : strf("%lld KiB", (long long)(bytes / kKiB));
+}
+
+void table(const Network& network, const RoutingTrace& trace, int rounds, bool tiny) {
+  std::printf(
+      "\n%d nodes x %d devices, %.0f us within, %.0f us between, %.2g and %.2g GB/s\n"
+      "  counts    parcel      bound",
+      network.nodes, network.each, 1e6 * network.within_s, 1e6 * network.between_s,
+      1e-9 * network.within_bytes_per_s, 1e-9 * network.between_bytes_per_s);
+  for (const auto& [order, name] : kOrders) std::printf("  %15s", name);
+  std::printf("   planned flat   halo\n");
+  for (const auto& [counts, counts_name] : kCounts) {
+    const SquareMatrix<double> parts = shares(counts, network, trace);
+    for (const int64_t mean : {kKiB, 16 * kKiB, 256 * kKiB, kMiB, 4 * kMiB}) {
+      if (tiny && mean > 16 * kKiB) break;
+      const Matrix bytes = bytes_of(parts, mean);
+      const std::vector<ExchangeLeg> bound = busiest_card(bytes, network);
+      const auto& all = bytes.entries();
+      Devices devices(network,
+                      std::max(bound.front().bytes, *std::max_element(all.begin(), all.end())));
+      std::vector<double> bound_s;
+      std::vector<std::vector<double>> taken_s(std::size(kOrders));
+      for (int round = 0; round < rounds; ++round) {
+        bound_s.push_back(devices.seconds(bound));
+        for (size_t i = 0; i < taken_s.size(); ++i) {
+          taken_s[i].push_back(devices.seconds(legs_of(bytes, kOrders[i].first, network)));
+        }
+      }
+      const double least_s = quantile(bound_s, 0.5);
+      std::printf("  %-8s %8s %7.2f ms", counts_name, size_text(mean).c_str(), 1e3 * least_s);
+      for (const std::vector<double>& seconds : taken_s) {
+        const double median_s = quantile(seconds, 0.5);
+        std::printf("  %7.2f (%5.2f)", 1e3 * median_s, median_s / least_s);
+      }
+      if (counts == Counts::kEven) {
+        const auto row = static_cast<double>(mean);
+        const auto planned_s = [&](ExchangeKind kind) {
+          return need(exchange_cost(network.profile(), kind, row)).total_s;
+        };
+        std::printf("  %11.2f %7.2f", 1e3 * planned_s(ExchangeKind::kFlat),
+                    1e3 * planned_s(ExchangeKind::kHierarchical));
+      }
+      std::printf("\n");
+      std::fflush(stdout);
+    }
+  }
+}
+
+// Where flat takes as many times as long as HALO, by the plan alone.
+void planned() {
+  std::printf(
+      "\nPlanned: flat over HALO, 8 devices a node, 10 us within, 50 us between\n"
+      "  nodes");
+  const std::vector<int64_t> sizes = {kKiB, 16 * kKiB, 256 * kKiB, kMiB};
+  for (const int64_t bytes : sizes) std::printf("  %8s", size_text(bytes).c_str());
+  std::printf("\n");
+  for (const int nodes : {2, 4, 8, 16, 32, 64}) {
+    Network network;
+    network.nodes = nodes;
+    network.each = 8;
+    std::printf("  %5d", nodes);
+    for (const int64_t bytes : sizes) {
+      const auto seconds = [&](ExchangeKind kind) {
+        return need(exchange_cost(network.profile(), kind, static_cast<double>(bytes))).total_s;
+      };
+      std::printf("  %8.2f", seconds(ExchangeKind::kFlat) / seconds(ExchangeKind::kHierarchical));
+    }
+    std::printf("\n");
+  }
+}
+
+}  // namespace
+}  // namespace pagoda
+
+int main(int argc, char** argv) {
+  using namespace pagoda;
+  int rounds = 3;
+  bool tiny = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--tiny") == 0) tiny = true;
+    if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) rounds = std::atoi(argv[++i]);
+  }
+  if (tiny) rounds = 1;
+  const RoutingTrace trace = golden_routing();
+  for (const int nodes : {4, 8}) {
+    for (const double between_s : {50e-6, 500e-6}) {
+      Network network;
+      network.nodes = nodes;
+      network.between_s = between_s;
+      table(network, trace, std::max(1, rounds), tiny);
+      if (tiny) return 0;
+    }
+  }
+  planned();
+}
