@@ -95,16 +95,17 @@ void Blocks::attention(int64_t layer, int64_t b, const void* weights, const void
   add_attention(layer, weights, x, middle, a, s);
 }
 
-void Blocks::cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
-                              const Workspace& w, Stream& s) const {
+void Blocks::cached_attention(int64_t layer, int64_t b, const void* weights, const void* x,
+                              void* middle, const Workspace& w, Stream& s) const {
+  const int32_t* positions = w.positions + b * size_.microbatch_tokens;
   const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
   const AttentionSpace& a = w.attention;
   if (c_.is_conv_layer(layer)) {
-    cached_convolution(layer, weights, x, w, s);
+    cached_convolution(layer, positions, weights, x, w, s);
   } else {
-    project_attention(layer, w.positions, weights, x, a, s);
+    project_attention(layer, positions, weights, x, a, s);
     ops_.cached_attention(dt_, attention_shape(layer, weights), size_.cache.positions,
-                          w.cache.sequence, w.positions, a.rotated, at(a.rotated, k_at),
+                          w.cache.sequence, positions, a.rotated, at(a.rotated, k_at),
                           at(a.qkv, v_at),
                           at(w.cache.layers, cache_at_[static_cast<size_t>(layer)]), a.out, s);
   }

@@ -58,6 +58,7 @@ class Blocks {
 
   // Sets the rows of a microbatch from here on, at most those that the spaces were made for.
   void set_microbatch_tokens(int64_t tokens) { size_.microbatch_tokens = tokens; }
+  int64_t microbatch_tokens() const { return size_.microbatch_tokens; }
 
   // Rows [first, first + T) of the step are microbatch b: first = b * T.
   // document_start is relative to the microbatch, in host memory.
@@ -79,9 +80,9 @@ class Blocks {
                           Documents documents, void* dresidual, GradientSum sum, const Workspace& w,
                           Stream& s) const;
 
-  // Attention in a pass of generation, which is microbatch 0: its tokens attend to the cache and
-  // join it.
-  void cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
+  // Attention in a pass of generation: tokens of b, the only microbatch that is attended to with
+  // this workspace, attend to the cache and join it.
+  void cached_attention(int64_t layer, int64_t b, const void* weights, const void* x, void* middle,
                         const Workspace& w, Stream& s) const;
 
   // Norms the rows of b and chooses their experts. Writes the choices to `choices` (T, k), or with
@@ -219,8 +220,8 @@ class Blocks {
                          const void* x, const AttentionSpace& a, Stream& s) const;
   void project_convolution(int64_t layer, const void* weights, const void* x,
                            const AttentionSpace& a, Stream& s) const;
-  void cached_convolution(int64_t layer, const void* weights, const void* x, const Workspace& w,
-                          Stream& s) const;
+  void cached_convolution(int64_t layer, const int32_t* positions, const void* weights,
+                          const void* x, const Workspace& w, Stream& s) const;
   // From a.dout to a.dqkv.
   void convolution_gradient(int64_t layer, const int32_t* positions, const void* weights,
                             const AttentionSpace& a, float* grad, Stream& s) const;

@@ -18,13 +18,12 @@ void Blocks::project_convolution(int64_t layer, const void* weights, const void*
   ops_.linear(dt_, a.normed, at(weights, o.qkv), t, d, 3 * d, dt_, a.qkv, s);
 }
 
-void Blocks::cached_convolution(int64_t layer, const void* weights, const void* x,
-                                const Workspace& w, Stream& s) const {
+void Blocks::cached_convolution(int64_t layer, const int32_t* positions, const void* weights,
+                                const void* x, const Workspace& w, Stream& s) const {
   const AttentionSpace& a = w.attention;
   project_convolution(layer, weights, x, a, s);
-  ops_.cached_short_conv(dt_, w.cache.sequence, w.positions, a.qkv,
-                         at(weights, offsets_[layer].taps), size_.microbatch_tokens,
-                         c_.hidden_size, c_.conv_width,
+  ops_.cached_short_conv(dt_, w.cache.sequence, positions, a.qkv, at(weights, offsets_[layer].taps),
+                         size_.microbatch_tokens, c_.hidden_size, c_.conv_width,
                          at(w.cache.layers, cache_at_[static_cast<size_t>(layer)]), a.out, s);
 }
 

@@ -191,8 +191,8 @@ void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const Wo
   first_kept = size.first_kept(model.num_layers());
   count_own(arena, size, device);
   WorkspaceArena during_training = arena;
-  // A pass of generation is of the first shard, in each stage.
-  bool generates = false;
+  // What trains generates by the first shard, in each stage; else all that attend do.
+  bool generates = !size.training;
   for (size_t s = 0; s < std::max<size_t>(1, size.shard_device.size());
        s += static_cast<size_t>(size.sums.shards)) {
     generates = generates || device_of_shard(size.shard_device, static_cast<int64_t>(s)) == device;

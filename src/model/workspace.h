@@ -40,7 +40,7 @@ struct WorkspaceArena {
   }
 };
 
-// The size of the cache of keys and values in generation.
+// The size of the cache of keys and values in generation, of one microbatch of a pass.
 struct CacheSize {
   int64_t sequences = 0;  // sequences generated together; 0: no generation
   int64_t positions = 0;  // cached positions of each sequence
@@ -67,7 +67,9 @@ struct WorkspaceSize {
   int64_t first_kept(int64_t num_layers) const { return num_layers - saved_layers; }
   int64_t tokens() const { return microbatches * microbatch_tokens; }
   int64_t group_rows() const { return group_blocks * kRowBlock; }
-  // The most new tokens of a pass of generation, and the most of them whose logits are wanted.
+  // Microbatches of a pass of generation, each of a device of its own. What trains has one.
+  int64_t pass_microbatches() const { return training ? 1 : microbatches; }
+  // The most new tokens of each, and the most of them whose logits are wanted.
   int64_t pass_tokens() const { return microbatch_tokens; }
   int64_t wanted_tokens() const {
     return std::min({kRowBlock, microbatch_tokens, cache.sequences});
@@ -125,8 +127,8 @@ struct HeadSpace {
   void* dnormed = nullptr;   // (T, d) mat, training
 };
 
-// P new tokens of a pass of generation, W of them wanted. In a training session it shares its bytes
-// with what only a training step uses; the session generates between steps.
+// P new tokens of a microbatch of a pass of generation, W of them wanted. In a training session it
+// shares its bytes with what only a training step uses; the session generates between steps.
 struct CacheSpace {
   int32_t* sequence = nullptr;     // (P) each new token's sequence
   int32_t* wanted = nullptr;       // (W) the tokens whose logits are wanted

@@ -45,8 +45,9 @@ Result<LossSum> evaluate_rows(StepRunner& runner, const Dataset& dataset, int64_
       batch.padding[i] = 1;
     }
     ASSIGN_OR_RETURN(const LossSum sum, runner.evaluate(batch));
-    total.loss += sum.loss;
-    total.weight += sum.weight;
+    // One by one, as if each were a pass of its own.
+    for (const double of_microbatch : sum.of_microbatches) total.loss += of_microbatch;
+    for (const float weight : batch.weights) total.weight += weight;
   }
   if (total.weight > 0) return total;
   return Status(Exit::kBadData, "the held-out text has no token to predict: each of its documents "

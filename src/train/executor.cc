@@ -14,12 +14,15 @@ int64_t StepBatch::unpadded_tokens(int64_t begin, int64_t end) const {
 
 namespace {
 
-// Whether the device attends, in some layer, to what a pass of generation is of.
-bool takes_first_shard(const RunShape& shape, int device) {
-  for (int64_t l = 0; l < shape.num_layers; ++l) {
-    if (shape.attending(l, 0) == device) return true;
+// The microbatch of a pass of generation that the device attends to in some layer; -1: there is
+// none.
+int pass_microbatch(const RunShape& shape, int64_t pass_microbatches, int device) {
+  for (int64_t b = 0; b < pass_microbatches; ++b) {
+    for (int64_t l = 0; l < shape.num_layers; ++l) {
+      if (shape.attending(l, b) == device) return static_cast<int>(b);
+    }
   }
-  return false;
+  return -1;
 }
 
 }  // namespace
@@ -54,7 +57,8 @@ Executor::Executor(Setup setup)
     const int device = own_.first + static_cast<int>(d);
     lay_out_workspace(arena, model, setup_.size, device, steps_[d], experts_[d]);
     if (setup_.shape->attends(device)) attending_.push_back(d);
-    if (takes_first_shard(*setup_.shape, device)) generating_.push_back(d);
+    pass_microbatch_.push_back(
+        pass_microbatch(*setup_.shape, setup_.size.pass_microbatches(), device));
     compute_.push_back(
         setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
     if (setup_.shape->devices > 1) {
@@ -71,8 +75,6 @@ Executor::Executor(Setup setup)
     compute_.back()->use_scratch(
         {experts_[d].scratch, static_cast<size_t>(experts_[d].scratch_bytes)});
   }
-  const int last = setup_.shape->attending(setup_.shape->num_layers, 0);
-  if (own_.contains(last)) logits_device_ = last - own_.first;
   for (size_t r = 0; r < setup_.table.records.size(); ++r) {
     spans_.push_back(spans_of(static_cast<int64_t>(r)));
   }
@@ -118,20 +120,34 @@ void Executor::begin_step(const StepBatch& batch) {
 
 void Executor::begin_pass(const GenerationPass& pass) {
   CHECK(setup_.size.cache.sequences > 0, "no room for a cache");
-  const auto n = static_cast<int64_t>(pass.tokens.size());
-  CHECK(n > 0 && n <= setup_.size.pass_tokens());
-  tokens_ = n;
-  wanted_ = static_cast<int64_t>(pass.wanted.size());
-  CHECK(wanted_ <= setup_.size.wanted_tokens());
-  for (Blocks& blocks : blocks_) blocks.set_microbatch_tokens(n);
-  for (const size_t device : generating_) {
+  CHECK(std::ssize(pass) == setup_.size.pass_microbatches());
+  tokens_ = 0;
+  wanted_.clear();
+  for (const GenerationPart& part : pass) {
+    const auto n = static_cast<int64_t>(part.tokens.size());
+    CHECK(n > 0 && n <= setup_.size.pass_tokens());
+    tokens_ += n;
+    wanted_.push_back(std::ssize(part.wanted));
+    CHECK(wanted_.back() <= setup_.size.wanted_tokens());
+  }
+  for (size_t device = 0; device < blocks_.size(); ++device) {
+    if (pass_microbatch_[device] < 0) continue;
+    const auto b = static_cast<size_t>(pass_microbatch_[device]);
+    const GenerationPart& part = pass[b];
+    const auto n = static_cast<int64_t>(part.tokens.size());
+    blocks_[device].set_microbatch_tokens(n);
+    const int64_t at = static_cast<int64_t>(b) * n;
     Stream& s = *compute_[device];
     const Workspace& step = steps_[device];
-    s.copy(step.tokens, pass.tokens.data(), n * 4);
-    s.copy(step.positions, pass.positions.data(), n * 4);
-    s.copy(step.cache.sequence, pass.sequences.data(), n * 4);
-    setup_.ops[device]->fill_zero(step.padding, n, s);
-    s.copy(step.cache.wanted, pass.wanted.data(), wanted_ * 4);
+    s.copy(step.tokens + at, part.tokens.data(), n * 4);
+    s.copy(step.positions + at, part.positions.data(), n * 4);
+    s.copy(step.cache.sequence, part.sequences.data(), n * 4);
+    if (part.padding.empty()) {
+      setup_.ops[device]->fill_zero(step.padding + at, n, s);
+    } else {
+      s.copy(step.padding + at, part.padding.data(), n);
+    }
+    s.copy(step.cache.wanted, part.wanted.data(), wanted_[b] * 4);
   }
 }
 
@@ -255,7 +271,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kAttention:
       return blocks.attention(l, b, page(0), page(1), documents(b), page(2), step, s);
     case TaskKind::kCachedAttention:
-      return blocks.cached_attention(l, page(0), page(1), page(2), step, s);
+      return blocks.cached_attention(l, b, page(0), page(1), page(2), step, s);
     case TaskKind::kRoute:
       return enqueue_route(task, lease, choices(1), in, s);
     case TaskKind::kIndex: return enqueue_index(task, s);
@@ -277,7 +293,9 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
                          task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, in.dresidual,
                          sum, step, s);
     case TaskKind::kLogits:
-      return blocks.logits(wanted_, page(0), tied ? page(2) : nullptr, page(1), step, s);
+      if (wanted_[static_cast<size_t>(b)] == 0) return;
+      return blocks.logits(wanted_[static_cast<size_t>(b)], page(0), tied ? page(2) : nullptr,
+                           page(1), step, s);
     case TaskKind::kRouteReplay:
       return enqueue_replay(task, lease, choices(1), in, s);
     case TaskKind::kRouteBackward:
@@ -465,11 +483,11 @@ std::vector<double> Executor::loss_sums() {
   return sums;
 }
 
-void Executor::read_logits(int64_t i, std::vector<float>& logits) {
+void Executor::read_logits(int64_t microbatch, int64_t i, std::vector<float>& logits) {
   const int64_t v = setup_.config.vocab_size;
   logits.resize(static_cast<size_t>(v));
-  CHECK(generates());
-  const auto device = static_cast<size_t>(logits_device_);
+  CHECK(generates(microbatch));
+  const size_t device = own(attending(setup_.shape->num_layers, microbatch));
   Stream& s = *compute_[device];
   s.copy(logits.data(), steps_[device].head.logits + i * v, v * 4);
   s.synchronize();

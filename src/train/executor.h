@@ -60,11 +60,14 @@ struct StepBatch {
   int64_t unpadded_tokens(int64_t begin, int64_t end) const;
 };
 
-// One pass of generation: the next tokens of some sequences, those of a sequence in order.
-struct GenerationPass {
-  std::vector<int32_t> tokens, positions, sequences;  // (n), n <= WorkspaceSize::pass_tokens()
+// A microbatch of a pass of generation: the next tokens of some sequences, those of a sequence in
+// order.
+struct GenerationPart {
+  std::vector<int32_t> tokens, positions, sequences;  // (n), 0 < n <= WorkspaceSize::pass_tokens()
   std::vector<int32_t> wanted;                        // the tokens whose logits are wanted
+  std::vector<uint8_t> padding = {};                  // (n), 1: padding; empty: no token is padding
 };
+using GenerationPass = std::vector<GenerationPart>;  // [WorkspaceSize::pass_microbatches()]
 
 class Executor {
  public:
@@ -99,8 +102,8 @@ class Executor {
 
   // Copies the step's input to the devices that attend. `batch` stays valid until synchronize().
   void begin_step(const StepBatch& batch);
-  // Copies the input of a pass of generation to the devices of the rank that attend to the first
-  // shard. The tasks of the pass follow.
+  // Copies the input of a pass of generation to the devices of the rank that attend to it. The
+  // tasks of the pass follow.
   void begin_pass(const GenerationPass& pass);
   // Sets the tokens per expert of a layer and of those microbatches that are taken through its
   // experts together, for the tasks of these.
@@ -148,10 +151,13 @@ class Executor {
   // of others; and the squared gradient norm of a record at home here.
   std::vector<double> loss_sums();
   double square_sum(int64_t record) const;
-  // Waits for the pass: the logits of a pass's i-th wanted token. (V) REQUIRES: generates().
-  void read_logits(int64_t i, std::vector<float>& logits);
-  // Passes of generation end on a device of the rank.
-  bool generates() const { return logits_device_ >= 0; }
+  // Waits for the pass: the logits of the i-th wanted token of a microbatch of it. (V)
+  // REQUIRES: generates().
+  void read_logits(int64_t microbatch, int64_t i, std::vector<float>& logits);
+  // The microbatch of a pass of generation ends on a device of the rank.
+  bool generates(int64_t microbatch) const {
+    return own_.contains(attending(setup_.shape->num_layers, microbatch));
+  }
   // True once an eager update met a non-finite gradient (and left its record alone).
   bool saw_non_finite() const { return saw_non_finite_; }
   // True once an update made a weight that is not finite: nothing may be saved any more.
@@ -242,8 +248,7 @@ class Executor {
   std::vector<Blocks> blocks_;        // [device]
   std::vector<Workspace> steps_;      // [device] of those that attend
   std::vector<size_t> attending_;     // devices
-  std::vector<size_t> generating_;    // devices of passes of generation
-  int logits_device_ = -1;            // the last of them; -1: another rank's
+  std::vector<int> pass_microbatch_;  // [device] of a pass of generation, that it attends to; or -1
   std::vector<ExpertSpace> experts_;  // [device]
   std::vector<std::vector<AdamSpan>> spans_;  // [record]
   // [record] the squared norm of its gradient, in memory that the host reads; valid when the
@@ -263,7 +268,7 @@ class Executor {
   std::vector<std::shared_ptr<void>> pins_;  // page-lock what devices write into the host
   const StepBatch* batch_ = nullptr;
   int64_t tokens_ = 0;  // tokens of the current step or pass
-  int64_t wanted_ = 0;  // wanted tokens of the current pass
+  std::vector<int64_t> wanted_;  // [microbatch] wanted tokens of the current pass
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   TaskTimes* times_ = nullptr;
   // [layer][microbatch][E]: an expert's rows of the microbatch, and the first of them in the

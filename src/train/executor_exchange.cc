@@ -140,7 +140,7 @@ void Executor::wait_for_lanes(const Task& task, Stream& s) {
 void Executor::enqueue_index(const Task& task, Stream& s) {
   const Workspace& step = steps_[own(task)];
   const int64_t k = setup_.config.experts_per_token;
-  const int64_t t = std::min(tokens_, setup_.size.microbatch_tokens);
+  const int64_t t = blocks_[own(task)].microbatch_tokens();
   const LayerRouting& first = routed_[task.layer].at(task.microbatch).first_row;
   for (size_t i = 0; i < first.size(); ++i) {
     const int64_t b = task.microbatch + static_cast<int64_t>(i);

@@ -32,7 +32,8 @@ CacheSize cache_for(const std::vector<TokenIds>& prompts, int64_t max_new_tokens
 Status check_lengths(const std::vector<TokenIds>& prompts, int64_t max_new_tokens,
                      const ModelConfig& config, const char* key);
 
-// Returns one continuation for each prompt. Calls `on_token(prompt, token)`, if there is one, for
+// Returns one continuation for each prompt, those of the session's microbatches
+// (PassRunner::microbatch_of()) side by side. Calls `on_token(prompt, token)`, if there is one, for
 // each token as it comes. A prompt's continuation does not depend on the other prompts, except that
 // sampling draws by its place among them. REQUIRES: the runner's cache is at least
 // cache_for(prompts, max_new_tokens); no prompt is empty. Returns stop_status at the first signal,

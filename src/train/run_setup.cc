@@ -1,5 +1,6 @@
 #include "train/run_setup.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "base/number_text.h"
@@ -9,6 +10,8 @@ namespace pagoda {
 namespace {
 
 constexpr int kMostThreads = 1 << 16;
+// Microbatches of a pass over a text, unless more devices attend: experts are read once for all.
+constexpr int64_t kTextMicrobatches = 8;
 
 }  // namespace
 
@@ -176,6 +179,41 @@ void RunSetup::deal_attention(int64_t most) {
   }
 }
 
+void RunSetup::deal_text(int64_t microbatches, int64_t most) {
+  size.microbatches = 1;
+  if (most > 1) {
+    // Equal devices have equally many, and the last pass as many as the others, almost.
+    const int64_t room = most * std::max<int64_t>(1, kTextMicrobatches / most);
+    size.microbatches = div_ceil(microbatches, div_ceil(microbatches, room));
+  }
+  size.sums = {1, size.microbatches, 1};
+  deal_attention(most);
+}
+
+void RunSetup::deal_sequences(int64_t sequences, int64_t most) {
+  std::vector<double> speeds;
+  std::vector<int> ranks;
+  for (const DeviceSetup& device : devices) {
+    speeds.push_back(device.attention_speed());
+    ranks.push_back(device.rank);
+  }
+  std::vector<int> attending;
+  std::vector<int64_t> count;
+  sequence_microbatch.clear();
+  for (const int d : deal_shards(sequences, speeds, most, ShareKind::kSpeed, ranks)) {
+    if (attending.empty() || attending.back() != d) {
+      attending.push_back(d);
+      count.push_back(0);
+    }
+    ++count.back();
+    sequence_microbatch.push_back(static_cast<int>(std::ssize(attending)) - 1);
+  }
+  size.cache.sequences = *std::max_element(count.begin(), count.end());
+  size.microbatches = std::ssize(attending);
+  size.sums = {1, size.microbatches, 1};
+  size.shard_device = devices.size() > 1 ? attending : std::vector<int>();
+}
+
 namespace {
 
 // [expert] the device of each of a layer's experts.
@@ -252,7 +290,9 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
     shape.records.push_back(
         {record.num_elements, record.layer, record.expert, device, state.bytes, shared, frozen});
   }
-  for (size_t r = 0; r < setup.homes.size(); ++r) shape.records[r].device = setup.homes[r];
+  for (size_t r = 0; r < setup.homes.size(); ++r) {
+    if (setup.homes[r] >= 0) shape.records[r].device = setup.homes[r];
+  }
   shape.microbatches = size.microbatches;
   shape.zebra = setup.zebra;
   shape.lags = setup.lags;

@@ -48,8 +48,11 @@ struct RunSetup {
   // [layer], or one for all: experts that zebra leaves where attention is.
   std::vector<int64_t> offloaded = {0};
   bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can
-  // [record] the home, where experts have exchanged theirs; empty: each has that of its share.
+  // [record] the home, where experts have exchanged theirs or were assigned; -1, or empty: each has
+  // that of its share.
   std::vector<int> homes = {};
+  // [sequence] the microbatch of a pass of generation that it goes with; empty: the first.
+  std::vector<int> sequence_microbatch = {};
 
   int num_devices() const { return static_cast<int>(devices.size()); }
   // Those of `rank`. What is said of each device, as budgets, is said of these.
@@ -61,6 +64,14 @@ struct RunSetup {
   // The `most` of each stage that are the fastest at attention attend, each to its share of the
   // shards.
   void deal_attention(int64_t most);
+  // Of a setup that only runs forward, whose bits do not follow from who computes what. A pass over
+  // a text of `microbatches` takes several of them, as many as keep the `most` devices that are the
+  // fastest at attention busy, by their speed; one where one device attends.
+  void deal_text(int64_t microbatches, int64_t most);
+  // Sequences that are generated together go to the `most` devices that are the fastest at
+  // attention, by their speed, in runs of neighbours. A device's are a microbatch of each pass; one
+  // without any does not attend. Sets the sequences of size.cache, those of one device at most.
+  void deal_sequences(int64_t sequences, int64_t most);
   int64_t offloaded_of(int64_t layer) const {
     return offloaded[offloaded.size() == 1 ? 0 : static_cast<size_t>(layer)];
   }

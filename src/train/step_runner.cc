@@ -229,9 +229,9 @@ Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
   Forward forward = begin(batch);
   const Status status = end_pass(pass(PassExtent::kForward, 0, forward));
   ASSIGN_OR_RETURN(const StepSums sums, gather_sums(session_, {}, status));
-  add_losses(batch, sums.loss_sums, forward);
-  return LossSum{forward.loss * batch.total_weight, batch.total_weight,
-                 std::move(forward.routing)};
+  LossSum sum{0, batch.total_weight, sums.loss_sums, std::move(forward.routing)};
+  for (const double of_microbatch : sums.loss_sums) sum.loss += of_microbatch;
+  return sum;
 }
 
 Status StepRunner::drain() { return optimize(passes_.drain(ledger_)); }

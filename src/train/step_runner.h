@@ -45,7 +45,9 @@ struct StepResult {
 struct LossSum {
   double loss = 0;    // sum over targets
   double weight = 0;
-  Routing routing;    // for one batch; empty in a sum over several
+  // For one batch; empty in a sum over several.
+  std::vector<double> of_microbatches;  // (M) sums over targets
+  Routing routing;
 };
 
 class StepRunner {

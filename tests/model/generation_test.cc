@@ -28,14 +28,14 @@ TokenIds random_tokens(int64_t n, uint64_t seed, uint64_t vocab) {
 
 // The tokens [from, to) of a sequence, the last of them wanted.
 GenerationPass pass_of(const TokenIds& tokens, int64_t from, int64_t to, int32_t sequence) {
-  GenerationPass pass;
+  GenerationPart pass;
   for (int64_t p = from; p < to; ++p) {
     pass.tokens.push_back(static_cast<int32_t>(tokens[p]));
     pass.positions.push_back(static_cast<int32_t>(p));
     pass.sequences.push_back(sequence);
   }
   pass.wanted = {static_cast<int32_t>(to - from) - 1};
-  return pass;
+  return {pass};
 }
 
 std::vector<float> run_pass(PassRunner& runner, const GenerationPass& pass) {
