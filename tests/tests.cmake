@@ -84,7 +84,7 @@ set(computing_tests state_format_test mask_test pager_test ops_linear_test ops_a
 set(user_rooms "/tests/(device|kernels|model|offload|optim|process|train)/")
 set(user_names checkpoint_test tokenizer_vectors_test gpu_run_test)
 set(names_for_all process_bench_test process_lost_ranks_test process_moves_test process_mpi_test
-  process_plan_test process_ranks_test process_slurm_test)
+  process_plan_test process_ranks_test process_serve_test process_slurm_test)
 add_custom_target(user_tests)
 
 # Every NAME_test.cc is one ctest program, linked with all floors. It lies where its subject does.

@@ -1,9 +1,14 @@
-// pagoda eval [run.toml] (--model.path DIR | --checkpoint RUN) --data.eval_path TEXT
+// pagoda eval [run.toml] (--model.path DIR | --checkpoint RUN) --data.eval_path TEXT, also as
+// several processes, one on each node
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "base/log.h"
+#include "cli/joined_run.h"
+#include "cli/ranked_run.h"
 #include "cli/run_command.h"
 #include "cli/run_file.h"
+#include "cli/shared_settings.h"
 #include "commands/commands.h"
 #include "preview/micro_batch_choice.h"
 
@@ -23,7 +28,9 @@ bool eval_takes_from_run(const Option& option) {
 // The options an evaluation reads; a run file may hold the others too.
 bool read_by_eval(const Option& option) {
   return eval_takes_from_run(option) || option.section == "memory" ||
-         is_one_of(option, {"model.path", "train.eval_batches", "train.threads", "train.devices"});
+         is_one_of(option,
+                   {"model.path", "train.eval_batches", "train.threads", "train.devices"}) ||
+         is_about_ranks(option);
 }
 
 class EvalCommand : public RunCommand {
@@ -40,7 +47,13 @@ class EvalCommand : public RunCommand {
   }
 
   Status run() override {
-    RETURN_IF_ERROR(read_run_file());
+    return run_alone_or_joined([&] { return run_alone(); },
+                               [&](MpiCommunicator& all) { return run_together(all); });
+  }
+
+ private:
+  Status read_settings(int rank) {
+    RETURN_IF_ERROR(read_run_file(rank));
     if (!flags_.checkpoint.empty()) {
       RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, eval_takes_from_run));
     }
@@ -51,12 +64,30 @@ class EvalCommand : public RunCommand {
       return Status(Exit::kUsage, "eval: no text to evaluate on; name --data.eval_path");
     }
     take_microbatch_as_step(config_, !is_told("train.micro_batch_tokens"));
-    RETURN_IF_ERROR(config_.validate());
     flags_.whole_text = !is_told("train.eval_batches");
-    return run_eval(config_, flags_);
+    return config_.validate();
   }
 
- private:
+  Status run_alone() {
+    RETURN_IF_ERROR(read_settings(0));
+    RankGroup alone;
+    return run_eval(config_, flags_, alone);
+  }
+
+  Status run_together(MpiCommunicator& all) {
+    set_log_quiet(all.rank() != 0);
+    const auto settle = [&](RankGroup& ranks) -> Status {
+      RETURN_IF_ERROR(ranks.agree(read_settings(ranks.rank())));
+      RETURN_IF_ERROR(check_same_words(
+          all,
+          strf("pagoda eval --checkpoint \"%s\"%s%s", flags_.checkpoint.c_str(),
+               flags_.json ? " --json" : "", flags_.whole_text ? "" : ", a part of the text")));
+      return share_settings(table_, config_, ranks);
+    };
+    const auto work = [&](RankGroup& ranks) { return run_eval(config_, flags_, ranks); };
+    return run_ranked(all, config_, {settle, work});
+  }
+
   EvalFlags flags_;
 };
 

@@ -1,10 +1,15 @@
-// pagoda generate [run.toml] (--model.path DIR | --checkpoint RUN) --prompt TEXT [...]
+// pagoda generate [run.toml] (--model.path DIR | --checkpoint RUN) --prompt TEXT [...], also as
+// several processes, one on each node
 #include <CLI/CLI.hpp>
 
 #include "base/log.h"
+#include "base/number_text.h"
 #include "base/utf8.h"
+#include "cli/joined_run.h"
+#include "cli/ranked_run.h"
 #include "cli/run_command.h"
 #include "cli/run_file.h"
+#include "cli/shared_settings.h"
 #include "cli/value_option.h"
 #include "commands/commands.h"
 #include "preview/micro_batch_choice.h"
@@ -22,7 +27,7 @@ bool generate_takes_from_run(const Option& option) {
 bool read_by_generate(const Option& option) {
   return generate_takes_from_run(option) || option.section == "memory" ||
          option.key == "model.path" || option.key == "train.threads" ||
-         option.key == "train.devices";
+         option.key == "train.devices" || is_about_ranks(option);
 }
 
 class GenerateCommand : public RunCommand {
@@ -46,7 +51,13 @@ class GenerateCommand : public RunCommand {
   }
 
   Status run() override {
-    RETURN_IF_ERROR(read_run_file());
+    return run_alone_or_joined([&] { return run_alone(); },
+                               [&](MpiCommunicator& all) { return run_together(all); });
+  }
+
+ private:
+  Status read_settings(int rank) {
+    RETURN_IF_ERROR(read_run_file(rank));
     if (!flags_.checkpoint.empty()) {
       RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, generate_takes_from_run));
     }
@@ -58,12 +69,41 @@ class GenerateCommand : public RunCommand {
     }
     RETURN_IF_ERROR(check_flags());
     take_microbatch_as_step(config_, true);
-    RETURN_IF_ERROR(config_.validate());
-    set_log_quiet(quiet_);
-    return run_generate(config_, flags_);
+    return config_.validate();
   }
 
- private:
+  Status run_alone() {
+    RETURN_IF_ERROR(read_settings(0));
+    set_log_quiet(quiet_);
+    RankGroup alone;
+    return run_generate(config_, flags_, alone);
+  }
+
+  Status run_together(MpiCommunicator& all) {
+    set_log_quiet(quiet_ || all.rank() != 0);
+    const auto settle = [&](RankGroup& ranks) -> Status {
+      RETURN_IF_ERROR(ranks.agree(read_settings(ranks.rank())));
+      RETURN_IF_ERROR(check_same_words(all, words()));
+      return share_settings(table_, config_, ranks);
+    };
+    const auto work = [&](RankGroup& ranks) { return run_generate(config_, flags_, ranks); };
+    return run_ranked(all, config_, {settle, work});
+  }
+
+  // What it is asked for, to compare among ranks.
+  std::string words() const {
+    std::string words = "pagoda generate";
+    for (const std::string& prompt : flags_.prompts) words += " --prompt \"" + prompt + "\"";
+    if (flags_.chat) words += " --chat";
+    if (flags_.json) words += " --json";
+    return words + strf(
+                       " --checkpoint \"%s\" --max_new_tokens %lld --temperature %s --top_p %s "
+                       "--seed %lld",
+                       flags_.checkpoint.c_str(), (long long)flags_.max_new_tokens,
+                       real_text(flags_.sampling.temperature).c_str(),
+                       real_text(flags_.sampling.top_p).c_str(), (long long)seed_);
+  }
+
   // Through a callback: what is written into a vector, CLI11 takes apart at brackets and commas.
   void declare_prompts() {
     const auto assign = [this](const CLI::results_t& texts) {

@@ -28,6 +28,16 @@ std::string shared_text(const OptionTable& table) {
   return text;
 }
 
+bool is_about_ranks(const Option& option) {
+  return option.key == "parallel.deadline_s" || option.key == "parallel.heartbeat_s" ||
+         option.key == "parallel.nccl";
+}
+
+Status share_settings(const OptionTable& table, const RunConfig& config, RankGroup& ranks) {
+  RETURN_IF_ERROR(take_settings_of_rank_0(table, shared_text(table), ranks));
+  return ranks.agree(config.validate());
+}
+
 Status take_settings_of_rank_0(const OptionTable& table, const std::string& before,
                                RankGroup& ranks) {
   if (ranks.alone()) return Status();

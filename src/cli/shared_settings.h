@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/options.h"
+#include "config/run_config.h"
 #include "parallel/rank_group.h"
 
 namespace pagoda {
@@ -14,6 +15,13 @@ namespace pagoda {
 // what its settings leave open. All ranks call it together.
 Status take_settings_of_rank_0(const OptionTable& table, const std::string& before,
                                RankGroup& ranks);
+
+// Sets the options of `config`, which `table` has, to rank 0's, and validates what comes of it on
+// all ranks. For commands whose settings are numbers from the beginning.
+Status share_settings(const OptionTable& table, const RunConfig& config, RankGroup& ranks);
+
+// Settings of how ranks wait for each other, which every command of several processes reads.
+bool is_about_ranks(const Option& option);
 
 // The options that are not local, as a run file.
 std::string shared_text(const OptionTable& table);

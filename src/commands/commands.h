@@ -42,8 +42,10 @@ struct EvalFlags {
   bool json = false;
 };
 // Prints the loss of a model, or of a run's newest checkpoint, on config.data.eval_path (not empty;
-// validate() holds), and the number of its rows. One JSON object on stdout, or one line.
-Status run_eval(const RunConfig& config, const EvalFlags& flags);
+// validate() holds), and the number of its rows. One JSON object on stdout, or one line. With
+// several ranks all of them call it together, with the same options but for local ones; rank 0
+// alone prints. The loss is that of one device, bit for bit.
+Status run_eval(const RunConfig& config, const EvalFlags& flags, RankGroup& ranks);
 
 // The run file, with every option in it, of a run's newest checkpoint. kNoInput, kNoCheckpoint.
 Result<std::string> checkpoint_settings(const std::string& run);
@@ -57,8 +59,9 @@ struct GenerateFlags {
   bool json = false;
 };
 // Continues the prompts, all together. One prompt's text goes to stdout as it comes, several
-// prompts' at the end; or one JSON object with texts, tokens and moved bytes.
-Status run_generate(const RunConfig& config, const GenerateFlags& flags);
+// prompts' at the end; or one JSON object with texts, tokens and moved bytes. With several ranks as
+// run_eval(). The tokens are those of one device.
+Status run_generate(const RunConfig& config, const GenerateFlags& flags, RankGroup& ranks);
 
 struct InitFlags {
   std::string config_path;     // a Hugging Face config.json

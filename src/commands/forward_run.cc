@@ -7,28 +7,53 @@
 
 namespace pagoda {
 
-Status ForwardRun::open(const std::string& run) {
-  install_stop_signals();
+Status ForwardRun::open_own(const std::string& run) {
   ASSIGN_OR_RETURN(storage_,
                    open_storage(config_.memory.io, nearest_directory(config_.scratch_parent())));
   ASSIGN_OR_RETURN(model_, open_model(config_.model.path, run, -1, storage_.get()));
   return Status();
 }
 
-SessionOptions ForwardRun::options() const {
+Status ForwardRun::open(const std::string& run) {
+  install_stop_signals();
+  RETURN_IF_ERROR(ranks_.agree(open_own(run)));
+  RETURN_IF_ERROR(check_alike("config.json", model_->folder->config().json));
+  RETURN_IF_ERROR(check_alike("tokenizer", model_->tokenizer.identity()));
+  return check_alike("newest checkpoint", std::to_string(model_->step));
+}
+
+Status ForwardRun::check_alike(const char* what, const std::string& value) const {
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks_.agree(Status(), value));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return Status(Exit::kMismatch, strf("rank %zu has another %s than rank 0; give all ranks the "
+                                        "same model and files",
+                                        rank, what));
+  }
+  return Status();
+}
+
+Result<SessionOptions> ForwardRun::options() const {
   warn_of_gpus(config_);
   SessionOptions options = session_options(config_);
   options.size.training = false;
-  options.size.microbatches = 1;
-  options.size.sums = SumShape();
-  options.deal_attention(1);
+  options.ranks = &ranks_;
+  RETURN_IF_ERROR(join_ranks(config_, ranks_, options));
+  options.deal_text(1, 1);
   options.page_slots = 1;
   options.directories = {config_.scratch_parent()};
   return options;
 }
 
+void ForwardRun::deal_to_devices(SessionOptions& options, const Deal& deal) const {
+  for (int64_t most = options.num_devices(); most > 0; --most) {
+    deal(options, most);
+    if (most == 1 || Session::plan(model_->folder->config(), options).ok()) return;
+  }
+}
+
 Result<std::string> ForwardRun::scratch() {
-  if (!has_scratch_) RETURN_IF_ERROR(scratch_.create());
+  if (!has_scratch_) RETURN_IF_ERROR(ranks_.agree(scratch_.create()));
   has_scratch_ = true;
   return scratch_.path();
 }

@@ -1,5 +1,6 @@
 // What `eval` and `generate` share: a model that is read and not trained, and a session of it whose
-// store lies in a scratch folder and is removed at the end. One thread.
+// store lies in a scratch folder and is removed at the end. The session has the devices of all
+// ranks; each rank reads the model itself, and keeps what is at home with it. One thread.
 #pragma once
 
 #include <functional>
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "offload/scratch_folder.h"
+#include "parallel/rank_group.h"
 #include "train/model_input.h"
 #include "train/session.h"
 
@@ -15,19 +17,28 @@ namespace pagoda {
 
 class ForwardRun {
  public:
-  // `config` is not owned.
-  explicit ForwardRun(const RunConfig& config)
-      : config_(config), scratch_(config.scratch_parent()) {}
+  // Neither is owned. All ranks make every call together, and an error of one is one of all.
+  ForwardRun(const RunConfig& config, RankGroup& ranks)
+      : config_(config), ranks_(ranks), scratch_(config.scratch_parent()) {}
 
   // Stops at signals from now on, and opens model.path or a run's newest checkpoint. Errors as
-  // open_storage and open_model.
+  // open_storage and open_model; kMismatch when ranks have opened different ones.
   Status open(const std::string& run);
   // REQUIRES: open() has succeeded.
   const ModelInput& model() const { return *model_; }
+  RankGroup& ranks() const { return ranks_; }
+  bool leads() const { return ranks_.rank() == 0; }
+  // kMismatch unless all ranks have the same `value` of what `what` names.
+  Status check_alike(const char* what, const std::string& value) const;
 
-  // A session of one microbatch that trains nothing.
-  SessionOptions options() const;
-  // The folder that the session's store will lie in, created at the first call. kCannotCreate.
+  // A session that trains nothing, of one microbatch. Errors as join_ranks().
+  Result<SessionOptions> options() const;
+  // Lets as many devices attend as there is room for, the fastest: `deal` has so many attend at
+  // most. One attends if need be, whether there is room or not. REQUIRES: open() has succeeded.
+  using Deal = std::function<void(SessionOptions&, int64_t most)>;
+  void deal_to_devices(SessionOptions& options, const Deal& deal) const;
+  // The folder of this rank that the session's store will lie in, created at the first call.
+  // kCannotCreate.
   Result<std::string> scratch();
   // Calls `work` with a session that has the model's weights, and removes its store whatever comes
   // of it. REQUIRES: open() has succeeded.
@@ -35,10 +46,13 @@ class ForwardRun {
 
  private:
   const RunConfig& config_;
+  RankGroup& ranks_;
   std::unique_ptr<Storage> storage_;
   ScratchFolder scratch_;
   bool has_scratch_ = false;
   std::optional<ModelInput> model_;
+
+  Status open_own(const std::string& run);
 };
 
 }  // namespace pagoda

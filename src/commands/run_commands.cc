@@ -26,15 +26,35 @@ Result<std::unique_ptr<Storage>> open_reader(const std::string& run) {
   return open_storage(IoKind::kThreads, run);
 }
 
+// The text as rows, in the order of the file. `scratch`: a folder for its tokens.
+Result<Dataset> open_text(const RunConfig& config, const ModelInput& model,
+                          const std::string& scratch) {
+  ASSIGN_OR_RETURN(const ExampleOptions examples,
+                   config.example_options(model.folder->directory()));
+  ASSIGN_OR_RETURN(TokenFile tokens,
+                   TokenFile::open_or_create(scratch + "/eval_tokens.bin", {config.data.eval_path},
+                                             model.tokenizer, examples));
+  Dataset::Options order;
+  order.sequence_len = config.data.sequence_len;
+  order.order = RowOrder::kInOrder;
+  order.too_long = config.data.too_long;
+  return Dataset::create(std::move(tokens), order);
+}
+
 // Loss of the model on the first `batches` batches of the text.
 Result<LossSum> evaluate_text(const RunConfig& config, ForwardRun& run, const Dataset& dataset,
                               int64_t batches) {
   LossSum total;
-  RETURN_IF_ERROR(run.in_session(run.options(), [&](Session& session) -> Status {
+  ASSIGN_OR_RETURN(SessionOptions options, run.options());
+  const int64_t rows = config.train.micro_batch_tokens / config.data.sequence_len;
+  const int64_t counted = std::min(batches, div_ceil(dataset.num_rows(), rows));
+  run.deal_to_devices(options,
+                      [&](SessionOptions& dealt, int64_t most) { dealt.deal_text(counted, most); });
+  RETURN_IF_ERROR(run.in_session(options, [&](Session& session) -> Status {
     Ledger ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0));
     StepRunner runner(&session, &ledger, 1.0);
-    const int64_t rows = config.train.micro_batch_tokens / config.data.sequence_len;
-    ASSIGN_OR_RETURN(total, evaluate_rows(runner, dataset, batches, 1, rows));
+    ASSIGN_OR_RETURN(total,
+                     evaluate_rows(runner, dataset, batches, options.size.microbatches, rows));
     return Status();
   }));
   return total;
@@ -54,32 +74,25 @@ std::string loss_text(double loss, double tokens, int64_t rows, int64_t all_rows
 
 }  // namespace
 
-Status run_eval(const RunConfig& config, const EvalFlags& flags) {
-  ForwardRun run(config);
+Status run_eval(const RunConfig& config, const EvalFlags& flags, RankGroup& ranks) {
+  ForwardRun run(config, ranks);
   RETURN_IF_ERROR(run.open(flags.checkpoint));
-  const ModelInput& model = run.model();
-  ASSIGN_OR_RETURN(const ExampleOptions examples,
-                   config.example_options(model.folder->directory()));
   ASSIGN_OR_RETURN(const std::string scratch, run.scratch());
-  ASSIGN_OR_RETURN(TokenFile tokens,
-                   TokenFile::open_or_create(scratch + "/eval_tokens.bin",
-                                             {config.data.eval_path}, model.tokenizer, examples));
-  Dataset::Options order;
-  order.sequence_len = config.data.sequence_len;
-  order.order = RowOrder::kInOrder;
-  order.too_long = config.data.too_long;
-  ASSIGN_OR_RETURN(const Dataset dataset, Dataset::create(std::move(tokens), order));
+  auto dataset = open_text(config, run.model(), scratch);
+  RETURN_IF_ERROR(ranks.agree(dataset.status()));
+  RETURN_IF_ERROR(run.check_alike("held-out data", dataset->file().fingerprint()));
   const int64_t batch_rows = config.train.micro_batch_tokens / config.data.sequence_len;
-  const int64_t batches = flags.whole_text ? div_ceil(dataset.num_rows(), batch_rows)
-                                           : config.train.eval_batches;
-  ASSIGN_OR_RETURN(const LossSum total, evaluate_text(config, run, dataset, batches));
+  const int64_t batches =
+      flags.whole_text ? div_ceil(dataset->num_rows(), batch_rows) : config.train.eval_batches;
+  ASSIGN_OR_RETURN(const LossSum total, evaluate_text(config, run, *dataset, batches));
   const double loss = total.loss / total.weight;
   if (!std::isfinite(loss)) {
     return Status(Exit::kDiverged, "the loss is not finite; the weights have diverged: take an "
                                    "earlier checkpoint, or train in fp32");
   }
-  const int64_t rows = std::min(dataset.num_rows(), batches * batch_rows);
-  print_result(loss_text(loss, total.weight, rows, dataset.num_rows(), flags.json));
+  if (!run.leads()) return Status();
+  const int64_t rows = std::min(dataset->num_rows(), batches * batch_rows);
+  print_result(loss_text(loss, total.weight, rows, dataset->num_rows(), flags.json));
   return Status();
 }
 

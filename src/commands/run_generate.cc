@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/number_text.h"
 #include "base/terminal_text.h"
 #include "commands/commands.h"
 #include "commands/forward_run.h"
@@ -23,8 +24,9 @@ namespace {
 
 // A pass reads all experts that its tokens want, so long prompts go through in as few passes as
 // leave half of memory.device to experts, and all experts there that would be: what is generated
-// then wants them token by token.
-void widen_passes(const ModelConfig& architecture, int64_t waiting, SessionOptions& options) {
+// then wants them token by token. All ranks make the same passes.
+Status widen_passes(const ForwardRun& run, int64_t waiting, SessionOptions& options) {
+  const ModelConfig& architecture = run.model().folder->config();
   const auto narrow = Session::plan(architecture, options);
   SessionOptions wider = options;
   int64_t& tokens = wider.size.microbatch_tokens;
@@ -32,22 +34,38 @@ void widen_passes(const ModelConfig& architecture, int64_t waiting, SessionOptio
     tokens = std::min(2 * tokens, waiting);
     const auto wide = Session::plan(architecture, wider);
     const bool pages = !wide.ok() || !wide.value().state_on_device;
-    if (pages && narrow.value().state_on_device) return;
-    if (!wide.ok() || wide.value().min_device_bytes > options.device_bytes.least() / 2) return;
+    if (pages && narrow.value().state_on_device) return Status();
+    const bool fills =
+        !wide.ok() || wide.value().min_device_bytes > options.device_bytes.least() / 2;
+    ASSIGN_OR_RETURN(const int64_t one_fills, run.ranks().most(fills));
+    if (one_fills != 0) return Status();
     options.size.microbatch_tokens = tokens;
   }
+  return Status();
+}
+
+// The most tokens of prompts that one device has.
+int64_t waiting_tokens(const std::vector<TokenIds>& prompts, const SessionOptions& options) {
+  std::vector<int64_t> waiting(static_cast<size_t>(options.size.microbatches), 0);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const int of_prompt = options.sequence_microbatch[i];
+    waiting[static_cast<size_t>(of_prompt)] += static_cast<int64_t>(prompts[i].size());
+  }
+  return *std::max_element(waiting.begin(), waiting.end());
 }
 
 // A session that only generates, no larger than these prompts need.
-SessionOptions generation_options(const ForwardRun& run, const std::vector<TokenIds>& prompts,
-                                  int64_t max_new_tokens) {
-  SessionOptions options = run.options();
-  int64_t waiting = 0;
-  for (const TokenIds& prompt : prompts) waiting += static_cast<int64_t>(prompt.size());
-  options.size.microbatch_tokens = std::min(waiting, kRowBlock);
+Result<SessionOptions> generation_options(const ForwardRun& run,
+                                          const std::vector<TokenIds>& prompts,
+                                          int64_t max_new_tokens) {
+  ASSIGN_OR_RETURN(SessionOptions options, run.options());
   options.size.cache = cache_for(prompts, max_new_tokens);
   options.lower = "--max_new_tokens or the number of prompts";
-  widen_passes(run.model().folder->config(), waiting, options);
+  run.deal_to_devices(options, [&](SessionOptions& dealt, int64_t most) {
+    dealt.deal_sequences(std::ssize(prompts), most);
+    dealt.size.microbatch_tokens = std::min(waiting_tokens(prompts, dealt), kRowBlock);
+  });
+  RETURN_IF_ERROR(widen_passes(run, waiting_tokens(prompts, options), options));
   return options;
 }
 
@@ -58,7 +76,7 @@ struct Answers {
   const std::vector<TokenIds>& prompts;
   std::vector<Continuation> continuations;
   double seconds = 0;
-  Pager::Counters counters;
+  int64_t fetch_bytes = 0, upload_bytes = 0;  // of all ranks
 
   std::string text(size_t i) const {
     return continuation_text(tokenizer, prompts[i], continuations[i].tokens);
@@ -83,8 +101,8 @@ std::string json_text(const Answers& answers) {
       {"generated", list},
       {"seconds", answers.seconds},
       {"tokens_per_s", static_cast<double>(answers.new_tokens()) / answers.seconds},
-      {"fetch_bytes", answers.counters.fetch_bytes},
-      {"upload_bytes", answers.counters.upload_bytes}};
+      {"fetch_bytes", answers.fetch_bytes},
+      {"upload_bytes", answers.upload_bytes}};
   return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -118,9 +136,23 @@ Status answer(Session& session, const GenerationSettings& settings, bool stream,
   answers.continuations = generated.take();
   answers.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  answers.counters = session.pager().counters();
-  answers.counters.fetch_bytes -= before.fetch_bytes;
-  answers.counters.upload_bytes -= before.upload_bytes;
+  const Pager::Counters& after = session.pager().counters();
+  ASSIGN_OR_RETURN(
+      const std::vector<std::string> moved,
+      session.ranks().agree(Status(),
+                            strf("%lld %lld ", (long long)(after.fetch_bytes - before.fetch_bytes),
+                                 (long long)(after.upload_bytes - before.upload_bytes))));
+  for (const std::string& of_rank : moved) {
+    NumberReader in(of_rank);
+    int64_t fetched = 0, uploaded = 0;
+    if (!in.read(fetched, int64_t{0}, INT64_MAX) || !in.read(uploaded, int64_t{0}, INT64_MAX)) {
+      return Status(Exit::kIoError,
+                    "a rank sent what are no numbers; see that all ranks run the "
+                    "same program");
+    }
+    answers.fetch_bytes += fetched;
+    answers.upload_bytes += uploaded;
+  }
   return Status();
 }
 
@@ -146,24 +178,25 @@ Result<std::vector<TokenIds>> read_prompts(const RunConfig& config, const Genera
 
 }  // namespace
 
-Status run_generate(const RunConfig& config, const GenerateFlags& flags) {
-  ForwardRun run(config);
+Status run_generate(const RunConfig& config, const GenerateFlags& flags, RankGroup& ranks) {
+  ForwardRun run(config, ranks);
   RETURN_IF_ERROR(run.open(flags.checkpoint));
   const ModelInput& model = run.model();
   GenerationSettings settings;
-  ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts,
-                   read_prompts(config, flags, model, settings));
+  auto prompts = read_prompts(config, flags, model, settings);
+  RETURN_IF_ERROR(ranks.agree(prompts.status()));
   const ModelConfig& architecture = model.folder->config();
-  SessionOptions options = generation_options(run, prompts, flags.max_new_tokens);
+  ASSIGN_OR_RETURN(SessionOptions options, generation_options(run, *prompts, flags.max_new_tokens));
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(architecture, options));
   options.size.group_blocks = memory.group_blocks;
   for (const std::string& line : plan_report(architecture, options, memory)) log_info(line);
-  RETURN_IF_ERROR(check_machine_memory(architecture, options, memory));
-  Answers answers{model.tokenizer, flags.prompts, prompts, {}, 0, {}};
-  const bool stream = prompts.size() == 1 && !flags.json;
+  RETURN_IF_ERROR(ranks.agree(check_machine_memory(architecture, options, memory)));
+  Answers answers{model.tokenizer, flags.prompts, *prompts, {}};
+  const bool stream = run.leads() && prompts->size() == 1 && !flags.json;
   RETURN_IF_ERROR(run.in_session(options, [&](Session& session) {
     return answer(session, settings, stream, answers);
   }));
+  if (!run.leads()) return Status();
   if (flags.json) {
     print_result(json_text(answers) + "\n");
   } else if (!stream) {
@@ -172,7 +205,7 @@ Status run_generate(const RunConfig& config, const GenerateFlags& flags) {
   log_info(strf("%lld tokens in %.1f s: %.1f tokens/s, %s read from disk",
                 (long long)answers.new_tokens(), answers.seconds,
                 static_cast<double>(answers.new_tokens()) / answers.seconds,
-                format_bytes(answers.counters.fetch_bytes).c_str()));
+                format_bytes(answers.fetch_bytes).c_str()));
   return Status();
 }
 
