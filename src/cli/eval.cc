@@ -9,6 +9,7 @@
 #include "cli/run_command.h"
 #include "cli/run_file.h"
 #include "cli/shared_settings.h"
+#include "cli/sheet_file.h"
 #include "commands/commands.h"
 #include "preview/micro_batch_choice.h"
 
@@ -43,6 +44,11 @@ class EvalCommand : public RunCommand {
                     "used where no flag or run file gives others")
         ->type_name("RUN");
     app().add_flag("--json", flags_.json, "print one JSON object");
+    app()
+        .add_option("--routing", routing_,
+                    "what train.trace_routing recorded: the experts that got more tokens go to the "
+                    "faster of several devices")
+        ->type_name("FILE");
     add_run_flags(read_by_eval);
   }
 
@@ -54,6 +60,9 @@ class EvalCommand : public RunCommand {
  private:
   Status read_settings(int rank) {
     RETURN_IF_ERROR(read_run_file(rank));
+    if (!routing_.empty()) {
+      ASSIGN_OR_RETURN(flags_.routing, read_routing_trace(routing_));
+    }
     if (!flags_.checkpoint.empty()) {
       RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, eval_takes_from_run));
     }
@@ -79,9 +88,9 @@ class EvalCommand : public RunCommand {
     const auto settle = [&](RankGroup& ranks) -> Status {
       RETURN_IF_ERROR(ranks.agree(read_settings(ranks.rank())));
       RETURN_IF_ERROR(check_same_words(
-          all,
-          strf("pagoda eval --checkpoint \"%s\"%s%s", flags_.checkpoint.c_str(),
-               flags_.json ? " --json" : "", flags_.whole_text ? "" : ", a part of the text")));
+          all, strf("pagoda eval --checkpoint \"%s\"%s%s", flags_.checkpoint.c_str(),
+                    flags_.json ? " --json" : "", flags_.routing ? " --routing" : "") +
+                   (flags_.whole_text ? "" : ", a part of the text")));
       return share_settings(table_, config_, ranks);
     };
     const auto work = [&](RankGroup& ranks) { return run_eval(config_, flags_, ranks); };
@@ -89,6 +98,7 @@ class EvalCommand : public RunCommand {
   }
 
   EvalFlags flags_;
+  std::string routing_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "cli/run_command.h"
 #include "cli/run_file.h"
 #include "cli/shared_settings.h"
+#include "cli/sheet_file.h"
 #include "cli/value_option.h"
 #include "commands/commands.h"
 #include "preview/micro_batch_choice.h"
@@ -43,6 +44,11 @@ class GenerateCommand : public RunCommand {
     app().add_flag("--chat", flags_.chat, "a prompt is a user's turn in data.chat_template");
     declare_sampling();
     app().add_flag("--json", flags_.json, "print one JSON object");
+    app()
+        .add_option("--routing", routing_,
+                    "what train.trace_routing recorded: the experts that got more tokens go to the "
+                    "faster of several devices")
+        ->type_name("FILE");
     app().add_flag("-q,--quiet", quiet_, "print the text, warnings and errors only");
     add_run_flags(read_by_generate);
     app().footer(
@@ -58,6 +64,9 @@ class GenerateCommand : public RunCommand {
  private:
   Status read_settings(int rank) {
     RETURN_IF_ERROR(read_run_file(rank));
+    if (!routing_.empty()) {
+      ASSIGN_OR_RETURN(flags_.routing, read_routing_trace(routing_));
+    }
     if (!flags_.checkpoint.empty()) {
       RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, generate_takes_from_run));
     }
@@ -96,6 +105,7 @@ class GenerateCommand : public RunCommand {
     for (const std::string& prompt : flags_.prompts) words += " --prompt \"" + prompt + "\"";
     if (flags_.chat) words += " --chat";
     if (flags_.json) words += " --json";
+    if (flags_.routing) words += " --routing";
     return words + strf(
                        " --checkpoint \"%s\" --max_new_tokens %lld --temperature %s --top_p %s "
                        "--seed %lld",
@@ -152,6 +162,7 @@ class GenerateCommand : public RunCommand {
   }
 
   GenerateFlags flags_;
+  std::string routing_;
   int64_t seed_ = 0;
   bool quiet_ = false;
 };

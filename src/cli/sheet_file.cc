@@ -64,4 +64,12 @@ Result<ClusterSheet> read_cluster_sheet(const std::string& path) {
   return sheet;
 }
 
+Result<RoutingTrace> read_routing_trace(const std::string& path) {
+  constexpr int64_t kMostBytes = kGiB;
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kFollow, kMostBytes));
+  auto trace = parse_routing_trace(text);
+  if (trace.ok()) return trace;
+  return Status(trace.status().code(), printable(path) + ": " + trace.status().message());
+}
+
 }  // namespace pagoda

@@ -14,6 +14,7 @@
 #include "model/sampling.h"
 #include "parallel/rank_group.h"
 #include "plan/machine/machine_sheet.h"
+#include "plan/step/routing_trace.h"
 
 namespace pagoda {
 
@@ -40,6 +41,8 @@ struct EvalFlags {
   std::string checkpoint;
   bool whole_text = true;  // else its first config.train.eval_batches microbatches
   bool json = false;
+  // By which experts are shared out among devices; none: by the devices' speed alone.
+  std::optional<RoutingTrace> routing;
 };
 // Prints the loss of a model, or of a run's newest checkpoint, on config.data.eval_path (not empty;
 // validate() holds), and the number of its rows. One JSON object on stdout, or one line. With
@@ -57,6 +60,7 @@ struct GenerateFlags {
   int64_t max_new_tokens = 128;
   SamplingSettings sampling;
   bool json = false;
+  std::optional<RoutingTrace> routing;  // see EvalFlags
 };
 // Continues the prompts, all together. One prompt's text goes to stdout as it comes, several
 // prompts' at the end; or one JSON object with texts, tokens and moved bytes. With several ranks as

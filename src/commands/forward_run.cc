@@ -1,7 +1,9 @@
 #include "commands/forward_run.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/stop_signal.h"
+#include "plan/exchange/expert_assignment.h"
 #include "report/report.h"
 #include "train/trainer.h"
 
@@ -33,13 +35,33 @@ Status ForwardRun::check_alike(const char* what, const std::string& value) const
   return Status();
 }
 
-Result<SessionOptions> ForwardRun::options() const {
+Status ForwardRun::place_experts(const RoutingTrace& routing, SessionOptions& options) const {
+  const ModelShape model = model_shape(model_->folder->config());
+  std::vector<double> rates;
+  for (const DeviceSetup& device : options.devices) rates.push_back(device.expert_speed());
+  const RunShape before = make_run_shape(model, options);
+  auto homes = homes_by_routing(before, routing, rates);
+  RETURN_IF_ERROR(ranks_.agree(homes.status()));
+  options.homes = homes.take();
+  std::string text;
+  for (const int home : options.homes) text += strf("%d ", home);
+  RETURN_IF_ERROR(check_alike("recorded routing", text));
+  log_info(
+      strf("experts are shared out by recorded routing: the slowest device of a layer should take "
+           "%.2f times an exact share (%.2f by speed alone)",
+           imbalance(make_run_shape(model, options), routing, rates),
+           imbalance(before, routing, rates)));
+  return Status();
+}
+
+Result<SessionOptions> ForwardRun::options(const std::optional<RoutingTrace>& routing) const {
   warn_of_gpus(config_);
   SessionOptions options = session_options(config_);
   options.size.training = false;
   options.ranks = &ranks_;
   RETURN_IF_ERROR(join_ranks(config_, ranks_, options));
   options.deal_text(1, 1);
+  if (routing) RETURN_IF_ERROR(place_experts(*routing, options));
   options.page_slots = 1;
   options.directories = {config_.scratch_parent()};
   return options;

@@ -10,6 +10,7 @@
 
 #include "offload/scratch_folder.h"
 #include "parallel/rank_group.h"
+#include "plan/step/routing_trace.h"
 #include "train/model_input.h"
 #include "train/session.h"
 
@@ -31,8 +32,10 @@ class ForwardRun {
   // kMismatch unless all ranks have the same `value` of what `what` names.
   Status check_alike(const char* what, const std::string& value) const;
 
-  // A session that trains nothing, of one microbatch. Errors as join_ranks().
-  Result<SessionOptions> options() const;
+  // A session that trains nothing, of one microbatch. With `routing`, experts are at home by it.
+  // Errors as join_ranks() and homes_by_routing(); kMismatch when ranks have other traces.
+  // REQUIRES: open() has succeeded.
+  Result<SessionOptions> options(const std::optional<RoutingTrace>& routing) const;
   // Lets as many devices attend as there is room for, the fastest: `deal` has so many attend at
   // most. One attends if need be, whether there is room or not. REQUIRES: open() has succeeded.
   using Deal = std::function<void(SessionOptions&, int64_t most)>;
@@ -53,6 +56,7 @@ class ForwardRun {
   std::optional<ModelInput> model_;
 
   Status open_own(const std::string& run);
+  Status place_experts(const RoutingTrace& routing, SessionOptions& options) const;
 };
 
 }  // namespace pagoda

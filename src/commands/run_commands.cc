@@ -42,10 +42,10 @@ Result<Dataset> open_text(const RunConfig& config, const ModelInput& model,
 }
 
 // Loss of the model on the first `batches` batches of the text.
-Result<LossSum> evaluate_text(const RunConfig& config, ForwardRun& run, const Dataset& dataset,
-                              int64_t batches) {
+Result<LossSum> evaluate_text(const RunConfig& config, const EvalFlags& flags, ForwardRun& run,
+                              const Dataset& dataset, int64_t batches) {
   LossSum total;
-  ASSIGN_OR_RETURN(SessionOptions options, run.options());
+  ASSIGN_OR_RETURN(SessionOptions options, run.options(flags.routing));
   const int64_t rows = config.train.micro_batch_tokens / config.data.sequence_len;
   const int64_t counted = std::min(batches, div_ceil(dataset.num_rows(), rows));
   run.deal_to_devices(options,
@@ -84,7 +84,7 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags, RankGroup& rank
   const int64_t batch_rows = config.train.micro_batch_tokens / config.data.sequence_len;
   const int64_t batches =
       flags.whole_text ? div_ceil(dataset->num_rows(), batch_rows) : config.train.eval_batches;
-  ASSIGN_OR_RETURN(const LossSum total, evaluate_text(config, run, *dataset, batches));
+  ASSIGN_OR_RETURN(const LossSum total, evaluate_text(config, flags, run, *dataset, batches));
   const double loss = total.loss / total.weight;
   if (!std::isfinite(loss)) {
     return Status(Exit::kDiverged, "the loss is not finite; the weights have diverged: take an "

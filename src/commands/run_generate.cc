@@ -55,11 +55,10 @@ int64_t waiting_tokens(const std::vector<TokenIds>& prompts, const SessionOption
 }
 
 // A session that only generates, no larger than these prompts need.
-Result<SessionOptions> generation_options(const ForwardRun& run,
-                                          const std::vector<TokenIds>& prompts,
-                                          int64_t max_new_tokens) {
-  ASSIGN_OR_RETURN(SessionOptions options, run.options());
-  options.size.cache = cache_for(prompts, max_new_tokens);
+Result<SessionOptions> generation_options(const ForwardRun& run, const GenerateFlags& flags,
+                                          const std::vector<TokenIds>& prompts) {
+  ASSIGN_OR_RETURN(SessionOptions options, run.options(flags.routing));
+  options.size.cache = cache_for(prompts, flags.max_new_tokens);
   options.lower = "--max_new_tokens or the number of prompts";
   run.deal_to_devices(options, [&](SessionOptions& dealt, int64_t most) {
     dealt.deal_sequences(std::ssize(prompts), most);
@@ -186,7 +185,7 @@ Status run_generate(const RunConfig& config, const GenerateFlags& flags, RankGro
   auto prompts = read_prompts(config, flags, model, settings);
   RETURN_IF_ERROR(ranks.agree(prompts.status()));
   const ModelConfig& architecture = model.folder->config();
-  ASSIGN_OR_RETURN(SessionOptions options, generation_options(run, *prompts, flags.max_new_tokens));
+  ASSIGN_OR_RETURN(SessionOptions options, generation_options(run, flags, *prompts));
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(architecture, options));
   options.size.group_blocks = memory.group_blocks;
   for (const std::string& line : plan_report(architecture, options, memory)) log_info(line);

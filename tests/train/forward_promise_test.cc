@@ -7,6 +7,7 @@
 #include <set>
 
 #include "commands/forward_run.h"
+#include "plan/exchange/expert_assignment.h"
 #include "tests/testing/ranks/rank_threads.h"
 #include "tests/testing/tiny_run.h"
 #include "train/batch.h"
@@ -37,6 +38,7 @@ struct Came {
   std::vector<std::vector<TokenIds>> tokens;
   std::set<int> attending;           // devices
   std::vector<int64_t> expert_rows;  // [device of all ranks]
+  Routing routing;                   // of the first pass, where a test asks for it
   int64_t fetches = 0;               // since the model was loaded
   RankThreads::Arrived arrived;
 };
@@ -97,7 +99,7 @@ class ForwardPromise : public testing::Test {
     config.memory.disk = {run_.dir().file(strf("disk-%d", group.rank()))};
     ForwardRun run(config, group);
     RETURN_IF_ERROR(run.open(""));
-    ASSIGN_OR_RETURN(SessionOptions options, run.options());
+    ASSIGN_OR_RETURN(SessionOptions options, run.options(routing_));
     options.device_bytes = options.host_bytes = 64 * kMiB;
     deal(options);
     if (layout.paged) {
@@ -180,6 +182,7 @@ class ForwardPromise : public testing::Test {
   }
 
   TinyRun run_;
+  std::optional<RoutingTrace> routing_;  // by which experts are at home
 };
 
 const Layout kLayouts[] = {
@@ -239,6 +242,54 @@ TEST_F(ForwardPromise, OneContinuation) {
   expect_worked(single, unequal);
   EXPECT_EQ(single.attending, std::set<int>{1});
   EXPECT_EQ(single.tokens[0][0], expected.tokens[0][3]);
+}
+
+// What routing chose is recorded, and by it experts lie on devices of which one is much faster:
+// closer to an exact share than by speed alone, and with the same bits.
+TEST_F(ForwardPromise, ByRecordedRouting) {
+  const Layout unequal = {{{"cpu/2:2", "cpu/2:2", "cpu/6:2"}}};
+  const auto deal = [](SessionOptions& options) { options.deal_text(6, options.num_devices()); };
+  std::vector<double> rates;
+  std::optional<RunShape> shapes[2];
+  RoutedShape routed;
+  const auto once = [&](int run) {
+    return on(unequal, deal, [&](Session& session, size_t, Came& came) -> Status {
+      Ledger ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0));
+      StepRunner runner(&session, &ledger, 1.0);
+      const Dataset text = held_out("text.bin");
+      ASSIGN_OR_RETURN(const StepBatch batch, make_batch(text, 0, 6, 2));
+      ASSIGN_OR_RETURN(const LossSum sum, runner.evaluate(batch));
+      came.losses[0] = sum.loss;
+      came.routing = sum.routing;
+      shapes[run] = session.shape();
+      routed = routed_shape(session.shape());
+      rates.clear();
+      for (const DeviceSetup& device : session.options().devices) {
+        rates.push_back(device.expert_speed());
+      }
+      return Status();
+    });
+  };
+  const Came by_speed = once(0);
+  expect_worked(by_speed, unequal);
+  RoutingTrace trace{routed, {{1, by_speed.routing}}};
+  const double before = imbalance(*shapes[0], trace, rates);
+  routing_ = std::move(trace);
+  const Came by_routing = once(1);
+  expect_worked(by_routing, unequal);
+  EXPECT_EQ(by_routing.losses, by_speed.losses);
+  EXPECT_EQ(by_routing.routing, by_speed.routing);
+  const double after = imbalance(*shapes[1], *routing_, rates);
+  EXPECT_LT(after, 1.1);
+  EXPECT_LT(after, before - 0.05);
+  std::printf("slowest device of a layer: %.3f of an exact share by speed, %.3f by routing\n",
+              before, after);
+  // The rows of the slowest kind of device follow: an exact share is 1 of 7.
+  const auto share = [](const Came& came) {
+    const std::vector<int64_t>& rows = came.expert_rows;
+    return static_cast<double>(rows[2]) / static_cast<double>(rows[0] + rows[1] + rows[2]);
+  };
+  EXPECT_NEAR(share(by_routing), 1.0 / 7, 0.03);
 }
 
 }  // namespace

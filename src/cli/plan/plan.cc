@@ -64,7 +64,6 @@ class PlanCommand : public RunCommand {
   Status plan_machine(const ModelSizes& model);
   Status search_machine(const ModelSizes& model);
   Status search_cluster(const ModelSizes& model);
-  Status read_trace();
   Result<std::vector<RunConfig>> configs_of_ranks(const ModelSizes& model,
                                                   const ClusterSheet& where);
   Result<RoutedForecast> plan_routing(const ModelSizes& model, std::vector<PlannedRun> runs,
@@ -112,7 +111,9 @@ Status PlanCommand::read() {
                   "--routing: is of the run as it is, or with --cluster of the one that a process "
                   "on each node makes; leave out --search");
   }
-  if (!routing_.empty()) RETURN_IF_ERROR(read_trace());
+  if (!routing_.empty()) {
+    ASSIGN_OR_RETURN(trace_, read_routing_trace(routing_));
+  }
   const bool elsewhere = !machine_.empty() || !cluster_.empty();
   auto devices = parse_devices(config_.train.devices);
   if (elsewhere && devices.ok() && names_gpus(*devices)) gpus_ = std::ssize(*devices);
@@ -123,17 +124,6 @@ Status PlanCommand::read() {
     config_.train.micro_batch_tokens = config_.data.sequence_len;
   }
   return elsewhere ? config_.validate_for_planning() : config_.validate();
-}
-
-Status PlanCommand::read_trace() {
-  constexpr int64_t kMostBytes = kGiB;
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(routing_, Links::kFollow, kMostBytes));
-  auto trace = parse_routing_trace(text);
-  if (!trace.ok()) {
-    return Status(trace.status().code(), printable(routing_) + ": " + trace.status().message());
-  }
-  trace_ = trace.take();
-  return Status();
 }
 
 Result<MachineSheet> PlanCommand::sheet() const {
