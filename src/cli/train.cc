@@ -42,6 +42,7 @@ class TrainCommand : public RunCommand {
   Status run_alone();
   Status run_together(MpiCommunicator& all);
   Status share_settings(RankGroup& ranks, Status mine);
+  Status resolve_together(RankGroup& ranks);
 
   Result<std::optional<MachineSheet>> measured() const {
     if (machine_.empty()) return std::optional<MachineSheet>();
@@ -88,6 +89,12 @@ Status TrainCommand::share_settings(RankGroup& ranks, Status mine) {
   ASSIGN_OR_RETURN(const int64_t resumes, ranks.most(ranks.rank() == 0 && flags_.resume));
   RETURN_IF_ERROR(take_settings_of_rank_0(table_, before, ranks));
   flags_.resume = resumes != 0;
+  return Status();
+}
+
+// What rank 0's settings leave open.
+Status TrainCommand::resolve_together(RankGroup& ranks) {
+  const RankGroup::OwnWork plans(ranks);
   Result<std::optional<MachineSheet>> sheet = std::optional<MachineSheet>();
   if (ranks.rank() == 0) sheet = measured();
   RETURN_IF_ERROR(ranks.agree(sheet.status()));
@@ -103,15 +110,19 @@ Status TrainCommand::run_together(MpiCommunicator& all) {
                            config_.parallel.nccl ? open_nccl : OpenGpuLink(), trace);
   });
   const Status read = read_run_file(all.rank());
-  if (read.ok() && config_.parallel.deadline_s > 0) all.set_deadline(config_.parallel.deadline_s);
+  const RunConfig::Parallel& times = config_.parallel;
+  if (read.ok() && times.deadline_s > 0) ranks.set_deadlines(times.deadline_s, times.work_s);
   RETURN_IF_ERROR(share_settings(ranks, read));
-  all.set_deadline(config_.parallel.deadline_s);
+  ranks.set_deadlines(times.deadline_s, times.work_s);
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Heartbeat> heartbeat,
       Heartbeat::start(all, {config_.parallel.heartbeat_s, config_.parallel.deadline_s},
                        [&](const Status& loss) { all.abandon(loss); }));
   ranks.set_progress([&](const std::string& word) { heartbeat->progress(word); });
-  const Status ended = run_train(config_, flags_, &ranks);
+  Status ended = resolve_together(ranks);
+  if (ended.ok()) ended = run_train(config_, flags_, &ranks);
+  const RankGroup::OwnWork ends(ranks);  // rank 0 may still write a trace
+  if (!all.broken()) RETURN_IF_ERROR(all.barrier());
   heartbeat->stop();
   return ended;
 }

@@ -133,6 +133,7 @@ Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* of
   RankGroup alone;
   RankGroup& ranks = of_run != nullptr ? *of_run : alone;
   const bool leads = ranks.rank() == 0;
+  RankGroup::OwnWork begins(ranks);
   auto prepared = prepare(config, flags.resume);
   RETURN_IF_ERROR(ranks.agree(prepared.status()));
   StepTrace trace(config.trace_range(), config.train.output_dir + "/trace.json", &ranks);
@@ -156,6 +157,7 @@ Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* of
   RETURN_IF_ERROR(ranks.agree(records.status()));
   RETURN_IF_ERROR(ModelCopies(config, trainer.get(), &ranks).begin());
   RETURN_IF_ERROR(ranks.agree(leads ? output.keep() : Status()));
+  begins.end();
   TrainRun run(config, output, std::move(trainer), records.take(), &trace, ranks);
   return run.run(flags.resume);
 }

@@ -339,6 +339,7 @@ Status TrainRun::evaluate() {
 // Rank 0 knows the evaluations of earlier processes.
 Status TrainRun::copy_best() {
   if (!config_.train.keep_best) return Status();
+  const RankGroup::OwnWork writes(ranks_);
   ASSIGN_OR_RETURN(const int64_t best, ranks_.most(leads() && evals_.last_is_best()));
   return best != 0 ? copy("best model", copies_.write_best(evals_)) : Status();
 }
@@ -368,6 +369,7 @@ Status TrainRun::check_files() const {
 Status TrainRun::commit() {
   const int64_t step = trainer_->steps_done();
   if (trainer_->saved_step() == step) return Status();
+  const RankGroup::OwnWork writes(ranks_);
   RETURN_IF_ERROR(ranks_.agree(check_files()));
   progress_.activity("saving");
   const auto start = std::chrono::steady_clock::now();

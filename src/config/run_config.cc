@@ -68,7 +68,7 @@ Status check_freeze(const std::vector<std::string>& patterns) {
 Status check_counts(const RunConfig& c) {
   constexpr int64_t kMaxSteps = int64_t{1} << 40;
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
-  constexpr double kMostSeconds = 86400, kMostLoad = 1e6;
+  constexpr double kMostSeconds = 86400, kMostWorkSeconds = 864000, kMostLoad = 1e6;
   const RunConfig::Train& t = c.train;
   RETURN_IF_ERROR(check_range("train.steps", t.steps, 1, kMaxSteps));
   RETURN_IF_ERROR(check_range("train.micro_batch_tokens", t.micro_batch_tokens, 0, kMaxTokens));
@@ -108,10 +108,14 @@ Status check_counts(const RunConfig& c) {
   if (!(beat >= 0.05 && beat <= kMostSeconds)) {
     return refuse("parallel.heartbeat_s", real_text(beat), "must be from 0.05 to 86400");
   }
-  if (deadline >= 3 * beat && deadline <= kMostSeconds) return Status();
-  return refuse(
-      "parallel.deadline_s", real_text(deadline),
-      strf("must be from three times parallel.heartbeat_s = %s to 86400", real_text(beat).c_str()));
+  if (!(deadline >= 3 * beat && deadline <= kMostSeconds)) {
+    return refuse("parallel.deadline_s", real_text(deadline),
+                  strf("must be from three times parallel.heartbeat_s = %s to 86400",
+                       real_text(beat).c_str()));
+  }
+  const double work = c.parallel.work_s;
+  if (work > 0 && work <= kMostWorkSeconds) return Status();
+  return refuse("parallel.work_s", real_text(work), "must be above 0 and at most 864000");
 }
 
 // A device that attends has a shard of its own. The checkpoint fixes how many there are.

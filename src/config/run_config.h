@@ -99,6 +99,7 @@ struct RunConfig {
     PlaceKind place = PlaceKind::kStep;
     int64_t migrate_steps = 0;
     double deadline_s = 60;
+    double work_s = 14400;
     double heartbeat_s = 5;
     bool nccl = true;
   } parallel;

@@ -151,6 +151,10 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "of several processes: one that is silent, or that a transfer waits for, is lost after "
         "this time",
         "seconds");
+  t.add("work_s", c.parallel.work_s, kRunOnly,
+        "the same while a process does work of its own that others wait for, if that is longer: "
+        "it makes tokens, loads or saves",
+        "seconds");
   t.add("heartbeat_s", c.parallel.heartbeat_s, kRunOnly,
         "interval at which processes tell each other that they live", "seconds");
   t.add("nccl", c.parallel.nccl, kRunOnly,

@@ -54,6 +54,17 @@ void RankGroup::close_link() {
   made_.reset();
 }
 
+void RankGroup::set_deadlines(double deadline_s, double work_s) {
+  deadline_s_ = deadline_s;
+  work_s_ = deadline_s > 0 ? std::max(deadline_s, work_s) : 0;
+  count_work(0);
+}
+
+void RankGroup::count_work(int more) {
+  own_works_ += more;
+  if (all_ != nullptr) all_->set_deadline(own_works_ > 0 ? work_s_ : deadline_s_);
+}
+
 void RankGroup::give_up(const Status& why) {
   if (alone() || link_ == nullptr) return;
   link_->give_up(Status(why.code(), strf("rank %d: ", rank()) + why.message()));

@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/communicator.h"
@@ -43,6 +44,25 @@ class RankGroup {
   void progress(const std::string& word) const {
     if (tell_) tell_(word);
   }
+  // How long calls wait for a rank of which nothing comes, seconds: `deadline_s`, or `work_s`
+  // if that is longer and there is an OwnWork. 0, as in the beginning: as long as it takes.
+  void set_deadlines(double deadline_s, double work_s);
+  // Ranks make one, all of them, around what one may do for long while the others wait in a call
+  // for it: it makes tokens, loads, writes a checkpoint. One that is dead or cut off is lost all
+  // the same (parallel/heartbeat.h). The group outlives it; one within another changes nothing.
+  class OwnWork {
+   public:
+    explicit OwnWork(RankGroup& ranks) : ranks_(&ranks) { ranks.count_work(1); }
+    ~OwnWork() { end(); }
+    void end() {  // before its scope does
+      if (RankGroup* ranks = std::exchange(ranks_, nullptr)) ranks->count_work(-1);
+    }
+    OwnWork(const OwnWork&) = delete;
+    OwnWork& operator=(const OwnWork&) = delete;
+
+   private:
+    RankGroup* ranks_;
+  };
   Link* link() { return link_; }  // to the other ranks; nullptr: it is not open
   // Opens the link for a session, and closes it when that ends. Spans go to `trace`, if that is
   // given. Returns and throws what MpiLink::create() does.
@@ -73,7 +93,10 @@ class RankGroup {
   MakeLink make_;
   std::unique_ptr<Link> made_;
   std::function<void(const std::string&)> tell_;
+  double deadline_s_ = 0, work_s_ = 0;
+  int own_works_ = 0;
 
+  void count_work(int more);
   Result<std::vector<int64_t>> numbers(int64_t mine);
 };
 

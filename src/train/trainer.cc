@@ -122,6 +122,7 @@ Result<bool> Trainer::measure_shares() {
 
 Status Trainer::deal_again() {
   CHECK(saved_step_ == checkpoint_.step);
+  const RankGroup::OwnWork deals(ranks_);
   const int64_t began_us = monotonic_us();
   ASSIGN_OR_RETURN(SessionOptions options, options_of_deal());
   runner_.reset();
@@ -133,8 +134,14 @@ Status Trainer::deal_again() {
   return Status();
 }
 
+// Ranks have unequal numbers of records to update.
+Status Trainer::drain() {
+  const RankGroup::OwnWork updates(ranks_);
+  return runner_->drain();
+}
+
 Result<double> Trainer::evaluate() {
-  RETURN_IF_ERROR(runner_->drain());
+  RETURN_IF_ERROR(drain());
   const int64_t rows = config_.train.micro_batch_tokens / config_.data.sequence_len;
   ASSIGN_OR_RETURN(const LossSum total,
                    evaluate_rows(*runner_, *eval_data_, config_.train.eval_batches,
@@ -145,7 +152,7 @@ Result<double> Trainer::evaluate() {
 }
 
 Status Trainer::export_model(const std::string& directory, const std::string& readme) {
-  RETURN_IF_ERROR(runner_->drain());
+  RETURN_IF_ERROR(drain());
   return export_session(*session_, *folder_, directory, readme);
 }
 
@@ -155,7 +162,7 @@ Result<int64_t> Trainer::export_bytes() const {
 }
 
 Result<std::vector<Sample>> Trainer::sample() {
-  RETURN_IF_ERROR(runner_->drain());
+  RETURN_IF_ERROR(drain());
   PassRunner runner(session_.get());
   GenerationSettings settings;
   settings.max_new_tokens = config_.sample.max_new_tokens;
@@ -191,7 +198,7 @@ Status Trainer::save() {
              (long long)checkpoint_.step, (long long)saved_step_));
   }
   const int64_t began_us = monotonic_us();
-  RETURN_IF_ERROR(runner_->drain());
+  RETURN_IF_ERROR(drain());
   Status prepared = session_->pager().flush();
   if (prepared.ok()) prepared = session_->file().sync();
   CheckpointStore own = store_;

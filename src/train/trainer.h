@@ -129,6 +129,7 @@ class Trainer {
   Status check_resumable(const RunCheckpoint& checkpoint) const;
   bool weights_are_trusted() const;
   void make_runner();
+  Status drain();
   Status commit(const std::vector<std::string>& stores);
   CheckpointDirectory checkpoints() const;
 

@@ -118,6 +118,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "memory.drive_tbw",
                                              "train.optimizer_threads",
                                              "parallel.deadline_s",
+                                             "parallel.work_s",
                                              "parallel.heartbeat_s",
                                              "parallel.nccl",
                                              "sample.steps",

@@ -1,11 +1,13 @@
 // Ranks that are threads talk over carriers in memory: what they give arrives, and whoever is
 // silent, or does something else, is named.
+#include "parallel/mpi_communicator.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <functional>
 
-#include "parallel/mpi_communicator.h"
+#include "parallel/rank_group.h"
 #include "tests/testing/memory_network.h"
 #include "tests/testing/watchdog.h"
 
@@ -123,6 +125,50 @@ TEST_F(MpiCommunicatorTest, ASilentRankIsNamed) {
     const Status status = all.gather("").status();
     EXPECT_EQ(status.code(), Exit::kStopped);
     EXPECT_EQ(status.message(), "rank 1 on " + host() + " has been silent for 0.05 s in gather");
+    done.signal();
+  });
+}
+
+// Rank 1 has something to do before a call: longer than the deadline of others, and, at the end,
+// longer than they wait for such work.
+TEST_F(MpiCommunicatorTest, ARankAtWorkOfItsOwnHasMoreTime) {
+  const auto work = [](double seconds) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  };
+  Event done = Event::make();
+  run(2, [&](MpiCommunicator& all) {
+    RankGroup group(&all, nullptr);
+    group.set_deadlines(0.2, 60);
+    {
+      const RankGroup::OwnWork loads(group);
+      const RankGroup::OwnWork tokens(group);
+      if (all.rank() == 1) work(0.6);
+      EXPECT_TRUE(group.agree(Status()).ok());
+    }
+    {
+      const RankGroup::OwnWork saves(group);
+      if (all.rank() == 1) work(0.6);
+      EXPECT_TRUE(group.agree(Status()).ok());
+    }
+    if (all.rank() == 1) {
+      done.wait();
+      return all.abandon(Status(Exit::kStopped, "enough"));
+    }
+    EXPECT_EQ(group.agree(Status()).message(),
+              "rank 1 on " + host() + " has been silent for 0.2 s in gather");
+    done.signal();
+  });
+  done = Event::make();
+  run(2, [&](MpiCommunicator& all) {
+    RankGroup group(&all, nullptr);
+    group.set_deadlines(0.05, 0.2);
+    const RankGroup::OwnWork loads(group);
+    if (all.rank() == 1) {
+      done.wait();
+      return all.abandon(Status(Exit::kStopped, "enough"));
+    }
+    EXPECT_EQ(group.agree(Status()).message(),
+              "rank 1 on " + host() + " has been silent for 0.2 s in gather");
     done.signal();
   });
 }

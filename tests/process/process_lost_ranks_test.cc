@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "tests/testing/ranks/frozen_thread.h"
 #include "tests/testing/ranks/mpi_run_test.h"
 #include "tests/testing/ranks/own_network.h"
 
@@ -40,6 +41,7 @@ constexpr Moment kMoments[] = {
     {"a save", "*", 0},
     {"a commit", "*/MANIFEST", 0.3},
 };
+constexpr Moment kStart = kMoments[0], kSave = kMoments[6];
 constexpr int kRanks = 3;
 constexpr int64_t kSteps = 60;
 
@@ -62,6 +64,32 @@ class LostRanksTest : public MpiRunTest {
       lose(loss, static_cast<size_t>(lost), moment);
       if (HasFatalFailure()) return;
     }
+  }
+
+  // Rank 0 stands still for longer than the deadline, at its start and in a save, which are its own
+  // work, and goes on.
+  void delay_rank_0() {
+    const std::string folder = "slow";
+    Flags flags = flags_of(folder, kSteps);
+    flags["train.save_steps"] = "2";
+    flags["parallel.deadline_s"] = "1.5";
+    flags["parallel.heartbeat_s"] = "0.5";
+    Process process(on(kRanks, train(flags)), dir_.file("ranks"));
+    ASSERT_TRUE(comes(process, folder, kStart)) << process.err();
+    const int rank_0 = rank_processes(process.id()).at(0);
+    for (const Moment& moment : {kStart, kSave}) {
+      // Until it stands within the work: the file stays, since nobody else removes it.
+      for (bool stands = false; !stands;) {
+        ASSERT_TRUE(comes(process, folder, moment)) << process.err();
+        FrozenThread frozen(rank_0);
+        if (!frozen.ok()) GTEST_SKIP() << "SKIPPED: no process may trace another";
+        stands = is_there(folder, moment.file);
+        if (stands) std::this_thread::sleep_for(Milliseconds(2300));
+      }
+    }
+    const ProcessResult ended = process.wait();
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_TRUE(exported(folder) == expected_);
   }
 
  private:
@@ -194,6 +222,8 @@ class LostRanksTest : public MpiRunTest {
 TEST_F(LostRanksTest, Killed) { lose(Loss::kKilled); }
 
 TEST_F(LostRanksTest, StandingStill) { lose(Loss::kStopped); }
+
+TEST_F(LostRanksTest, SlowAndNotLost) { delay_rank_0(); }
 
 TEST_F(LostRanksTest, CutOff) { lose(Loss::kCutOff); }
 
