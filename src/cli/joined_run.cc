@@ -1,11 +1,38 @@
 #include "cli/joined_run.h"
 
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
 #include "base/log.h"
 #include "cli/commands.h"
 
 namespace pagoda {
+namespace {
 
-Status run_joined(MpiCommunicator& all, const std::function<Status()>& body) {
+// One of those that are left says it; two where it is not plain that rank 0 is left.
+bool says(int rank, const std::string& why) {
+  const bool another_is_lost = why.starts_with("rank ") && !why.starts_with("rank 0 ");
+  return rank == 0 ? !why.starts_with("rank 0 on ") : rank == 1 && !another_is_lost;
+}
+
+// Nothing that another thread may hold is waited for.
+void end_process(double after_s, bool tells, const Status& why) {
+  std::thread([=] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(after_s));
+    const std::string line = "pagoda: " + printable(why.message(), 2000) + "\n";
+    if (tells) (void)!::write(STDERR_FILENO, line.data(), line.size());
+    ::_exit(static_cast<int>(why.code()));
+  }).detach();
+}
+
+}  // namespace
+
+Status run_joined(MpiCommunicator& all, const std::function<Status()>& body, double end_s) {
+  all.thread().when_failed([rank = all.rank(), end_s](const Status& why) {
+    end_process(end_s, says(rank, why.message()), why);
+  });
   Status status = body();
   if (status.ok()) {
     const Status left = all.leave();
@@ -13,12 +40,7 @@ Status run_joined(MpiCommunicator& all, const std::function<Status()>& body) {
     status = Status(left.code(), "all was done, but " + left.message());
   }
   if (all.broken()) {
-    // One of those that are left says it; two where it is not plain that rank 0 is left.
-    const std::string& why = status.message();
-    const bool another_is_lost = why.starts_with("rank ") && !why.starts_with("rank 0 ");
-    const bool says = all.rank() == 0 ? !why.starts_with("rank 0 on ")
-                                      : all.rank() == 1 && !another_is_lost;
-    return says ? status : Status(status.code(), "");
+    return says(all.rank(), status.message()) ? status : Status(status.code(), "");
   }
   if (all.rank() == 0) print_error(status);
   RETURN_IF_ERROR(all.barrier());

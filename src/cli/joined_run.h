@@ -12,8 +12,9 @@ namespace pagoda {
 // Runs `body`, which returns the same status everywhere. Its error is printed by rank 0 alone, and
 // no process leaves before, since launchers end the others then. Once a rank is lost, the first of
 // the others says so, and nobody waits. A process that does not leave at the end is an error too:
-// launchers would wait for it.
-Status run_joined(MpiCommunicator& all, const std::function<Status()>& body);
+// launchers would wait for it. One that has not ended `end_s` after a loss is ended then without
+// leaving MPI, by the loss's exit code: a thread of it stands still, or is at long work.
+Status run_joined(MpiCommunicator& all, const std::function<Status()>& body, double end_s = 10);
 
 // kUsage unless all ranks give the same words, which say how they were started.
 Status check_same_words(Communicator& all, const std::string& mine);

@@ -42,6 +42,7 @@ class CarrierThread::Loop {
   void wake();
   void fail(const Status& why);
   Status status() const;
+  void when_failed(std::function<void(const Status&)> tell);
   void give_up_link(const Status& why);
   CarrierFlows::GivenUp link_given_up() const;
   void set_link_deadline(double seconds);
@@ -75,6 +76,7 @@ class CarrierThread::Loop {
   std::condition_variable changed_;   // the thread waits for it
   std::condition_variable answered_;  // others wait for it
   std::vector<CarriedMessage> posted_;
+  std::function<void(const Status&)> tell_;
   bool leave_ = false, stop_ = false;
   const void* forget_ = nullptr;
   std::function<Status(Carrier&)> work_;
@@ -154,13 +156,23 @@ void CarrierThread::Loop::wake() {
 }
 
 void CarrierThread::Loop::fail(const Status& why) {
+  std::function<void(const Status&)> tell;
   {
     std::lock_guard lock(mutex_);
-    if (status_.ok()) status_ = why;
+    if (status_.ok()) {
+      status_ = why;
+      tell = tell_;
+    }
     failed_ = woken_ = true;
   }
   changed_.notify_one();
   answered_.notify_all();
+  if (tell) tell(why);
+}
+
+void CarrierThread::Loop::when_failed(std::function<void(const Status&)> tell) {
+  std::lock_guard lock(mutex_);
+  tell_ = std::move(tell);
 }
 
 Status CarrierThread::Loop::status() const {
@@ -344,6 +356,9 @@ void CarrierThread::post(std::vector<CarriedMessage> messages) {
 
 void CarrierThread::fail(const Status& why) { loop_->fail(why); }
 Status CarrierThread::status() const { return loop_->status(); }
+void CarrierThread::when_failed(std::function<void(const Status&)> tell) {
+  loop_->when_failed(std::move(tell));
+}
 void CarrierThread::give_up_link(const Status& why) { loop_->give_up_link(why); }
 CarrierFlows::GivenUp CarrierThread::link_given_up() const { return loop_->link_given_up(); }
 void CarrierThread::set_link_deadline(double seconds) { loop_->set_link_deadline(seconds); }

@@ -40,6 +40,9 @@ class CarrierThread {
   // Ends everything with `why`, unless there was an error before. Any thread.
   void fail(const Status& why);
   Status status() const;  // any thread
+  // `tell` is called once, with the error that is the first, on whatever thread met it. Set it
+  // before messages are posted.
+  void when_failed(std::function<void(const Status&)> tell);
 
   // Gives the link up (carrier_flows.h): its messages end with `why`, here and on the other ranks.
   // Ignored if it was given up before. Any thread.
