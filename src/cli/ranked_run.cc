@@ -35,7 +35,7 @@ Status run_ranked(MpiCommunicator& all, const RunConfig& config, const RankedWor
   all.set_deadline(config.parallel.deadline_s);
   ASSIGN_OR_RETURN(const std::unique_ptr<Heartbeat> heartbeat,
                    Heartbeat::start(all, {config.parallel.heartbeat_s, config.parallel.deadline_s},
-                                    [&](const Status& loss) { all.abandon(loss); }));
+                                    [&](int rank, const Status& loss) { all.lose(rank, loss); }));
   ranks.set_progress([&](const std::string& word) { heartbeat->progress(word); });
   const Status ended = ranked.work(ranks);
   heartbeat->stop();

@@ -117,7 +117,7 @@ Status TrainCommand::run_together(MpiCommunicator& all) {
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Heartbeat> heartbeat,
       Heartbeat::start(all, {config_.parallel.heartbeat_s, config_.parallel.deadline_s},
-                       [&](const Status& loss) { all.abandon(loss); }));
+                       [&](int rank, const Status& loss) { all.lose(rank, loss); }));
   ranks.set_progress([&](const std::string& word) { heartbeat->progress(word); });
   Status ended = resolve_together(ranks);
   if (ended.ok()) ended = run_train(config_, flags_, &ranks);

@@ -186,6 +186,17 @@ void CarrierFlows::check_deadlines() {
   }
 }
 
+std::string CarrierFlows::oldest_with(int peer) const {
+  const Active* oldest = nullptr;
+  for (const auto& [key, flow] : flows_) {
+    if (std::get<1>(key) != peer || flow.messages.empty()) continue;
+    const Active& first = *flow.messages.front();
+    if (first.begin_us < 0 || first.ended) continue;
+    if (oldest == nullptr || first.begin_us < oldest->begin_us) oldest = &first;
+  }
+  return oldest != nullptr ? oldest->message.about() : "";
+}
+
 void CarrierFlows::break_off(const Status& why) {
   carrier_.reset();
   under_way_.clear();

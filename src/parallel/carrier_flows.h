@@ -80,6 +80,8 @@ class CarrierFlows {
   void give_up(const Status& why);  // the link; ignored if it was given up before
   GivenUp given_up() const;
   bool is_given_up() const { return giving_up_.has_value(); }
+  // The oldest message that is under way with a peer, as errors call it; empty: there is none.
+  std::string oldest_with(int peer) const;
   // It is given up, and some of its messages may not have ended yet, since others must know first.
   bool is_settling() const { return giving_up_ && !giving_up_->is_over; }
   // How long this rank waits for the others then; 0: for ever.

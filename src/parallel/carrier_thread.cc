@@ -19,6 +19,7 @@ constexpr int64_t kAwakeUs = 100;  // after something happened
 constexpr int64_t kShortestSleepUs = 50;
 constexpr int64_t kLongestSleepUs = 2000;  // while something is under way
 constexpr int64_t kIdleSleepUs = 20000;    // else: the carrier may have work of its own
+constexpr auto kLostWait = std::chrono::milliseconds(100);  // for what a lost rank is waited for in
 
 // Waits for `done`, but no longer than `seconds`; 0: as long as it takes.
 template <typename Done>
@@ -41,6 +42,7 @@ class CarrierThread::Loop {
   void post(std::vector<CarriedMessage> messages);
   void wake();
   void fail(const Status& why);
+  void lose(int peer, const Status& why);
   Status status() const;
   void when_failed(std::function<void(const Status&)> tell);
   void give_up_link(const Status& why);
@@ -57,6 +59,7 @@ class CarrierThread::Loop {
 
  private:
   bool take_posted();
+  void fail_waiting(int peer, const Status& why);
   void forget_messages(const void* owner);
   void call_carrier(const std::function<Status(Carrier&)>& work);
   void leave_carrier();
@@ -81,6 +84,7 @@ class CarrierThread::Loop {
   const void* forget_ = nullptr;
   std::function<Status(Carrier&)> work_;
   Status status_, give_up_;
+  std::optional<std::pair<int, Status>> lost_;  // peer, why
   CarrierFlows::GivenUp given_up_;
   double link_deadline_s_ = 0;
   bool opened_ = false, left_ = false;
@@ -170,6 +174,25 @@ void CarrierThread::Loop::fail(const Status& why) {
   if (tell) tell(why);
 }
 
+// The carrier's thread knows the messages; one that does not come back is not waited for.
+void CarrierThread::Loop::lose(int peer, const Status& why) {
+  {
+    std::unique_lock lock(mutex_);
+    if (!lost_) lost_ = {peer, why};
+    woken_ = true;
+    changed_.notify_one();
+    answered_.wait_for(lock, kLostWait, [this] { return !status_.ok(); });
+  }
+  fail(why);
+}
+
+void CarrierThread::Loop::fail_waiting(int peer, const Status& why) {
+  const std::string about = flows_->oldest_with(peer);
+  fail(about.empty()
+           ? why
+           : Status(why.code(), why.message() + strf("; rank %d waited for it in ", rank) + about));
+}
+
 void CarrierThread::Loop::when_failed(std::function<void(const Status&)> tell) {
   std::lock_guard lock(mutex_);
   tell_ = std::move(tell);
@@ -252,6 +275,7 @@ std::string CarrierThread::Loop::rank_text(int of) const {
 bool CarrierThread::Loop::take_posted() {
   std::vector<CarriedMessage> posted;
   Status give_up;
+  std::optional<std::pair<int, Status>> lost;
   const void* forgotten = nullptr;
   std::function<Status(Carrier&)> work;
   bool leaves = false;
@@ -260,12 +284,14 @@ bool CarrierThread::Loop::take_posted() {
     if (stop_) return false;
     posted.swap(posted_);
     std::swap(give_up, give_up_);
+    lost = std::exchange(lost_, std::nullopt);
     forgotten = forget_;
     work = work_;
     flows_->set_link_deadline(link_deadline_s_);
     leaves = within_ = leave_ && status_.ok();
   }
   for (CarriedMessage& message : posted) flows_->add(std::move(message));
+  if (lost) fail_waiting(lost->first, lost->second);
   if (!give_up.ok()) flows_->give_up(give_up);
   if (forgotten != nullptr) forget_messages(forgotten);
   if (work) call_carrier(work);
@@ -355,6 +381,7 @@ void CarrierThread::post(std::vector<CarriedMessage> messages) {
 }
 
 void CarrierThread::fail(const Status& why) { loop_->fail(why); }
+void CarrierThread::lose(int peer, const Status& why) { loop_->lose(peer, why); }
 Status CarrierThread::status() const { return loop_->status(); }
 void CarrierThread::when_failed(std::function<void(const Status&)> tell) {
   loop_->when_failed(std::move(tell));

@@ -39,6 +39,8 @@ class CarrierThread {
 
   // Ends everything with `why`, unless there was an error before. Any thread.
   void fail(const Status& why);
+  // The same, since a peer is lost: the error also says what it was waited for in.
+  void lose(int peer, const Status& why);
   Status status() const;  // any thread
   // `tell` is called once, with the error that is the first, on whatever thread met it. Set it
   // before messages are posted.

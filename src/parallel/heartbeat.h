@@ -31,8 +31,9 @@ class Heartbeat {
     double deadline_s = 60;
     int first_port = 0, last_port = 0;  // ports to listen on, one is taken; 0: any
   };
-  // Called once on the heartbeat's thread, at the first loss, with what status() is from then on.
-  using OnLoss = std::function<void(const Status&)>;
+  // Called once on the heartbeat's thread, at the first loss, with the rank and what status() is
+  // from then on.
+  using OnLoss = std::function<void(int rank, const Status&)>;
 
   // Connects all ranks, which all call it. The same error everywhere: kUnavailable when a port
   // cannot be had, or a rank not be reached within the deadline, and the communicator's. Throws

@@ -207,7 +207,7 @@ bool HeartbeatLoop::fail(int rank, Exit code, const std::string& what) {
     status_ = status;
   }
   changed_.notify_all();
-  if (code == Exit::kStopped) setup_.on_loss(status);
+  if (code == Exit::kStopped) setup_.on_loss(rank, status);
   return true;
 }
 

@@ -33,7 +33,7 @@ class HeartbeatLoop {
     std::vector<Address> ranks;
     TcpListener listener;
     double period_s = 0, deadline_s = 0;
-    std::function<void(const Status&)> on_loss;
+    std::function<void(int rank, const Status&)> on_loss;
   };
   explicit HeartbeatLoop(Setup setup);
 

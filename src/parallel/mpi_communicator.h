@@ -27,6 +27,8 @@ class MpiCommunicator final : public Communicator {
   bool broken() const override { return !thread_->status().ok(); }
   void set_deadline(double seconds) override { deadline_s_ = seconds; }
   void abandon(const Status& why) override { thread_->fail(why); }
+  // The same, since a rank is lost: the error also says what this one waited for it in.
+  void lose(int rank, const Status& why) { thread_->lose(rank, why); }
 
   Status send(const OutgoingPiece& piece) override;
   Status receive(const IncomingPiece& piece) override;

@@ -41,9 +41,12 @@ Transfer Executor::next_transfer(const Task& task, Channels& channels) const {
 Transfer Executor::routing_transfer(int64_t layer, int64_t microbatch, int rank,
                                     Channels& channels) const {
   const int from = attending(layer, microbatch), to = host_end(*setup_.shape, rank);
-  return {channels[{from, to}]++, from, to,
-          routed_doubles() * static_cast<int64_t>(sizeof(double)), 0,
-          strf("routing of microbatch %lld", (long long)microbatch)};
+  return {channels[{from, to}]++,
+          from,
+          to,
+          routed_doubles() * static_cast<int64_t>(sizeof(double)),
+          0,
+          strf("routing L%lld b%lld", (long long)layer, (long long)microbatch)};
 }
 
 void Executor::send_routing(int64_t layer, int64_t microbatch, Stream& s) {

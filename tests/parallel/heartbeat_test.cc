@@ -141,8 +141,9 @@ class PlayedHeartbeatTest : public testing::Test {
     all_ = std::make_unique<ScriptedCommunicator>(0, invitations);
     starting_ = std::thread([this, deadline_s] {
       auto started = Heartbeat::start(*all_, {.period_s = 0.05, .deadline_s = deadline_s},
-                                      [this](const Status& status) {
+                                      [this](int rank, const Status& status) {
                                         ++losses_;
+                                        lost_rank_ = rank;
                                         loss_ = status;
                                         lost_.signal();
                                       });
@@ -183,7 +184,7 @@ class PlayedHeartbeatTest : public testing::Test {
   std::thread starting_;
   int port_ = 0;
   std::string key_;
-  int losses_ = 0;
+  int losses_ = 0, lost_rank_ = -1;
   Status loss_;
   Event lost_ = Event::make();
   std::unique_ptr<Heartbeat> heartbeat_;  // ends first
@@ -198,6 +199,7 @@ TEST_F(PlayedHeartbeatTest, WhoseConnectionEndsIsLost) {
   lost_.wait();
   EXPECT_EQ(loss_.code(), Exit::kStopped);
   EXPECT_EQ(loss_.message(), "rank 1 on host1 is gone; it was last at \"step 3\"");
+  EXPECT_EQ(lost_rank_, 1);
   EXPECT_EQ(heartbeat_->status().message(), loss_.message());
   std::string told = two->hear();
   while (told[40] == 0) told = two->hear();
@@ -423,7 +425,7 @@ TEST(HeartbeatAddressTest, TheRightAddressIsFound) {
     goodbye.kind = 1, goodbye.number = 1;
     found.say(goodbye.bytes());
   });
-  const auto started = Heartbeat::start(all, {.deadline_s = kLong}, [](const Status&) {});
+  const auto started = Heartbeat::start(all, {.deadline_s = kLong}, [](int, const Status&) {});
   EXPECT_TRUE(started.ok()) << started.status().message();
   others.join();
 }
@@ -450,7 +452,7 @@ TEST_F(HeartbeatTest, RanksComeAndGo) {
     run(ranks, [](MpiCommunicator& all) {
       auto heartbeat =
           Heartbeat::start(all, {.period_s = 0.01, .deadline_s = kLong},
-                           [](const Status& loss) { ADD_FAILURE() << loss.message(); });
+                           [](int, const Status& loss) { ADD_FAILURE() << loss.message(); });
       ASSERT_TRUE(heartbeat.ok()) << heartbeat.status().message();
       ASSERT_TRUE(all.barrier().ok());
       if (all.rank() % 2 == 1) heartbeat.value()->stop();
@@ -469,7 +471,7 @@ TEST_F(HeartbeatTest, AllLoseWhoIsSilent) {
     const bool silent = all.rank() == 1;
     auto heartbeat = Heartbeat::start(
         all, {.period_s = silent ? kLong : 0.02, .deadline_s = silent ? kLong : 0.4},
-        [&](const Status& status) {
+        [&](int, const Status& status) {
           loss = status;
           lost.signal();
         });
@@ -484,16 +486,18 @@ TEST_F(HeartbeatTest, AllLoseWhoIsSilent) {
 
 TEST_F(HeartbeatTest, PortsAreTakenFromTheRange) {
   run(2, [](MpiCommunicator& all) {
-    auto any = Heartbeat::start(all, {.deadline_s = kLong}, [](const Status&) {});
+    auto any = Heartbeat::start(all, {.deadline_s = kLong}, [](int, const Status&) {});
     ASSERT_TRUE(any.ok());
     const int taken = any.value()->port();
-    auto refused = Heartbeat::start(all, {.first_port = taken, .last_port = taken}, [](auto&) {});
+    auto refused =
+        Heartbeat::start(all, {.first_port = taken, .last_port = taken}, [](int, auto&) {});
     EXPECT_EQ(refused.status().code(), Exit::kUnavailable);
     const std::string why = refused.status().message();
     EXPECT_EQ(why.find("rank 0: no port of "), 0u) << why;
     ASSERT_TRUE(all.barrier().ok());
-    const auto other = Heartbeat::start(
-        all, {.deadline_s = kLong, .first_port = taken, .last_port = taken + 100}, [](auto&) {});
+    const auto other =
+        Heartbeat::start(all, {.deadline_s = kLong, .first_port = taken, .last_port = taken + 100},
+                         [](int, auto&) {});
     ASSERT_TRUE(other.ok()) << other.status().message();
     ASSERT_TRUE(all.barrier().ok());
   });
@@ -502,7 +506,8 @@ TEST_F(HeartbeatTest, PortsAreTakenFromTheRange) {
 // Nobody listens where rank 0 says that it does.
 TEST_F(HeartbeatTest, AnUnreachableRankIsNamed) {
   ScriptedCommunicator all(1, {std::string(32, '1') + " far 1 127.0.0.1", ""});
-  const Status status = Heartbeat::start(all, {.deadline_s = 0.3}, [](const Status&) {}).status();
+  const Status status =
+      Heartbeat::start(all, {.deadline_s = 0.3}, [](int, const Status&) {}).status();
   EXPECT_EQ(status.code(), Exit::kUnavailable);
   EXPECT_EQ(status.message(), "rank 1: rank 0 on far cannot be reached at 127.0.0.1, port 1; open "
                               "the port, or name others");

@@ -203,5 +203,35 @@ TEST_F(MpiCommunicatorTest, AWaitingCallEndsWhenItIsAbandoned) {
   });
 }
 
+TEST_F(MpiCommunicatorTest, ALossSaysWhatTheRankWasWaitedForIn) {
+  Event begun = Event::make(), done = Event::make();
+  run(3, [&](MpiCommunicator& all) {
+    std::byte bytes[3] = {};
+    if (all.rank() == 1) {
+      EXPECT_TRUE(all.receive({0, bytes, 1}).ok());
+      begun.signal();
+    }
+    if (all.rank() != 0) {
+      done.wait();
+      return all.abandon(Status(Exit::kStopped, "enough"));
+    }
+    std::thread other([&] {
+      begun.wait();  // and so have the other messages of the exchange
+      all.lose(2, Status(Exit::kStopped, "rank 2 is dead"));
+    });
+    const std::vector<OutgoingPiece> out = {{1, bytes, 1}};
+    const std::vector<IncomingPiece> in = {{1, bytes + 1, 1}, {2, bytes + 2, 1}};
+    EXPECT_EQ(all.exchange(out, in).message(),
+              "rank 2 is dead; rank 0 waited for it in message from 2 to 0");
+    other.join();
+    done.signal();
+  });
+  // Nothing was waited for.
+  run(2, [](MpiCommunicator& all) {
+    all.lose(1 - all.rank(), Status(Exit::kStopped, "the other is dead"));
+    EXPECT_EQ(all.barrier().message(), "the other is dead");
+  });
+}
+
 }  // namespace
 }  // namespace pagoda

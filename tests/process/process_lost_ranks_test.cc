@@ -64,6 +64,7 @@ class LostRanksTest : public MpiRunTest {
       lose(loss, static_cast<size_t>(lost), moment);
       if (HasFatalFailure()) return;
     }
+    EXPECT_GT(waited_for_, 0);
   }
 
   // Rank 0 stands still for longer than the deadline, at its start and in a save, which are its own
@@ -116,7 +117,7 @@ class LostRanksTest : public MpiRunTest {
     // 137: mpirun killed what did not end in its time of grace, or was killed itself.
     EXPECT_TRUE(ended.code == 75 || ended.code == 137) << ended.code << ended.err;
     for (const int rank : ranks) EXPECT_TRUE(ends(rank)) << "an orphan";
-    expect_named(ended, loss, lost);
+    expect_named(ended, loss, lost, moment);
     expect_goes_on(flags, folder, ended);
   }
   // Waits for the moment.
@@ -160,15 +161,35 @@ class LostRanksTest : public MpiRunTest {
     if (crashed) result.code = 128 + SIGKILL;
     return result;
   }
-  // Whoever is left says who is lost; one that is cut off has lost the others.
-  void expect_named(const ProcessResult& ended, Loss loss, size_t lost) {
-    bool named = false;
+  // One line of those that are left says who is lost, which step is saved, and mostly in what the
+  // rank was waited for. One that is cut off has lost the others, and may say so too. A SIGTERM
+  // that comes with the loss saves nothing.
+  void expect_named(const ProcessResult& ended, Loss loss, size_t lost, const Moment& moment) {
+    int named = 0;
     for (const std::string& line : errors(ended)) {
-      const bool is_it = line.find(strf("rank %zu on ", lost)) != std::string::npos;
+      const bool is_it = line.starts_with(strf("pagoda: rank %zu on ", lost));
       const bool another = loss == Loss::kCutOff && line.find(" on ") != std::string::npos;
-      named = named || is_it || another;
+      named += is_it || another;
+      if (!is_it && !another) continue;
+      waited_for_ += line.find(" in transfer ") != std::string::npos;
+      if (!moment.is_later) continue;
+      const size_t step = line.find("; step ");
+      ASSERT_NE(step, std::string::npos) << line;
+      EXPECT_GE(std::stoll(line.substr(step + 7)), saved_step(ended));  // rank 0 says it later
+      EXPECT_NE(line.find(" is saved: --resume continues from it"), std::string::npos) << line;
     }
-    EXPECT_TRUE(named) << ended.err;
+    EXPECT_GE(named, 1) << ended.err;
+    EXPECT_LE(named, loss == Loss::kCutOff ? 2 : 1) << ended.err;
+    EXPECT_EQ(ended.err.find(": saving step "), std::string::npos) << ended.err;
+    const size_t said = ended.err.find("pagoda: rank ");
+    EXPECT_EQ(ended.err.find("saved step ", said), std::string::npos) << ended.err;
+  }
+  static int64_t saved_step(const ProcessResult& ended) {
+    int64_t saved = -1;
+    for (const std::string& line : lines_of(ended.err)) {
+      if (line.starts_with("saved step ")) saved = std::stoll(line.substr(11));
+    }
+    return saved;
   }
   // Whether or not its parent has looked.
   static bool has_ended(int process) {
@@ -187,10 +208,7 @@ class LostRanksTest : public MpiRunTest {
   }
   // No saved step is lost, and the run goes on with one to three ranks.
   void expect_goes_on(Flags flags, const std::string& folder, const ProcessResult& ended) {
-    int64_t saved = -1;
-    for (const std::string& line : lines_of(ended.err)) {
-      if (line.starts_with("saved step ")) saved = std::stoll(line.substr(11));
-    }
+    const int64_t saved = saved_step(ended);
     const bool resumes = has_checkpoint(folder);
     EXPECT_TRUE(resumes || saved < 0);
     flags["train.steps"] = std::to_string(kSteps);
@@ -216,10 +234,14 @@ class LostRanksTest : public MpiRunTest {
   }
 
   std::string expected_;
-  int runs_ = 0;
+  int runs_ = 0, waited_for_ = 0;
 };
 
-TEST_F(LostRanksTest, Killed) { lose(Loss::kKilled); }
+// mpirun leaves the others the second that it gives by default.
+TEST_F(LostRanksTest, Killed) {
+  ::unsetenv("OMPI_MCA_odls_base_sigkill_timeout");
+  lose(Loss::kKilled);
+}
 
 TEST_F(LostRanksTest, StandingStill) { lose(Loss::kStopped); }
 

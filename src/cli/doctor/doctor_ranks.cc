@@ -67,7 +67,8 @@ Result<RanksReport> examine_ranks(MpiCommunicator& all, const DoctorReport& mine
       all, mute ? Status(Exit::kIoError, strf("rank %d sent something else", *mute)) : Status());
   if (all.broken()) return told;
   report.messages = told.message();
-  const auto heartbeat = Heartbeat::start(all, {kHeartbeatS, kDeadlineS}, [](const Status&) {});
+  const auto heartbeat =
+      Heartbeat::start(all, {kHeartbeatS, kDeadlineS}, [](int, const Status&) {});
   if (all.broken()) return heartbeat.status();
   report.heartbeat = heartbeat.status().message();
   compare_kernels(report);
