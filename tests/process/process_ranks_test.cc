@@ -1,11 +1,13 @@
 // `pagoda train` as several processes that mpirun starts on this machine: the weights of one
 // process, checkpoints that other numbers of processes go on from, and ends that are alike.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <array>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/check.h"
 #include "tests/testing/files.h"
@@ -215,6 +217,51 @@ TEST_F(RanksTest, ATraceOfAllRanks) {
   flags["train.output_dir"] = dir_.file("untraced");
   ASSERT_EQ(run(train(flags)).code, 0);
   EXPECT_TRUE(exported("run") == exported("untraced"));
+}
+
+// All processes are told, or one of them, between steps or in an evaluation: all save the same
+// step, and the run goes on to the bytes of one that nobody stopped.
+TEST_F(RanksTest, SignalsStopAllRanks) {
+  Flags flags = flags_of("run", 1000000);
+  flags["train.save_steps"] = "1000000";  // what is saved is saved because of the signal
+  flags["data.eval_path"] = dir_.file("long.jsonl");
+  flags["train.eval_batches"] = "1000000";
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += get_file(dir_.file("text.jsonl"));
+  put_file(dir_.file("long.jsonl"), text);
+  struct Way {
+    int to;  // rank; -1: mpirun, which tells all
+    int signal;
+    bool evaluates;
+  };
+  int64_t saved = 0;
+  for (const Way& way : {Way{-1, SIGUSR1, false}, Way{1, SIGTERM, false}, Way{2, SIGINT, true}}) {
+    SCOPED_TRACE(strf("signal %d of rank %d", way.signal, way.to));
+    flags["train.eval_steps"] = way.evaluates ? std::to_string(saved) : "0";
+    Process process(on(3, train(flags, saved > 0 ? Words{"--resume"} : Words())),
+                    dir_.file("ranks"));
+    ASSERT_TRUE(process.wait_for_err(saved > 0 ? "resuming from step " : "step 10/"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (way.to < 0) {
+      process.send(way.signal);
+    } else {
+      ::kill(rank_processes(process.id()).at(static_cast<size_t>(way.to)), way.signal);
+    }
+    const ProcessResult stopped = process.wait();
+    expect_ended(stopped, 75, strf("stopped by signal %d after step ", way.signal));
+    const int64_t before = std::exchange(saved, checkpoints("run").rbegin()->first);
+    EXPECT_EQ(saved > before, !way.evaluates);
+    EXPECT_NE(stopped.err.find(strf("after step %lld, which is saved", (long long)saved)),
+              std::string::npos)
+        << stopped.err;
+    EXPECT_TRUE(evals("run").empty()) << "the evaluation was over before the signal came";
+  }
+  flags["train.eval_steps"] = "0";
+  flags["train.steps"] = std::to_string(saved + 3);
+  EXPECT_EQ(mpirun(2, train(flags, {"--resume"})).code, 0);
+  ASSERT_EQ(run(train(flags_of("alone", saved + 3))).code, 0);
+  EXPECT_EQ(losses("run"), losses("alone"));
+  EXPECT_TRUE(exported("run") == exported("alone"));
 }
 
 // A microbatch is what the machine with the least room plans for ranks like itself, which need more
