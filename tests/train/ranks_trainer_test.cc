@@ -265,12 +265,47 @@ TEST(RanksTrainer, RanksThatDiffer) {
     if (rank == 1) config.memory.device = MemorySize::of_bytes(4096);
   };
   expect_all_ended(run.run(leg), Exit::kDeviceMemory, "rank 1: ");
+  // The lower of two counts.
+  for (const int lower : {1, 2}) {
+    run.begin();
+    leg.configure = [&](RunConfig& config, int rank) {
+      if (rank == lower) config.memory.device = MemorySize::of_bytes(4096);
+      if (rank == 3 - lower) config.memory.host = MemorySize::of_bytes(4096);
+    };
+    expect_all_ended(run.run(leg), lower == 1 ? Exit::kDeviceMemory : Exit::kHostMemory,
+                     "rank 1: ");
+  }
   run.begin();
   leg.configure = [&](RunConfig& config, int rank) {
     if (rank == 1) config.memory.disk = {"/proc/no-such-folder"};
   };
   expect_all_ended(run.run(leg), Exit::kCannotCreate, "rank 1: ");
   EXPECT_EQ(page_files(run.tiny().config().train.output_dir).size(), 0u) << "nothing is left";
+}
+
+// Rank 1's experts alone grow beyond all bounds, in one step or by steps that are skipped: all
+// ranks end with its error, and the run goes on from the checkpoint before.
+TEST(RanksTrainer, ARankThatDivergesEndsAll) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
+  for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+    RankedTrainers run(clip, 12);
+    for (const double rate : {1e18, 1e38}) {
+      SCOPED_TRACE(strf("%g", rate));
+      run.begin();
+      RunLeg leg{3, 1};
+      leg.until = 12;
+      leg.save = false;
+      leg.configure = [&](RunConfig& config, int rank) {
+        if (rank == 1) config.optim.learning_rate = rate;
+      };
+      expect_all_ended(run.run(leg), Exit::kDiverged, "optim.learning_rate");
+      run.forget_last_leg();
+      leg.configure = {};
+      leg.resume = true;
+      expect_ok(run.run(leg));
+      EXPECT_EQ(run.sha256(), run.expected());
+    }
+  }
 }
 
 // One layer with two experts, the embedding and the head.
