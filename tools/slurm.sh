@@ -49,8 +49,8 @@ if has_checkpoint; then resume=(--resume); fi
 step=
 trap 'interrupted=1; [ -z "$step" ] || kill -USR1 "$step" || true' USR1
 trap 'interrupted=1' TERM
-# A process that dies leaves the others time to say so.
-srun --mpi=pmix --kill-on-bad-exit=0 "${PAGODA:-pagoda}" train "$@" "${resume[@]}" &
+# A process that dies leaves the others time to say so, and end; what still stands then is killed.
+srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 "${PAGODA:-pagoda}" train "$@" "${resume[@]}" &
 step=$!
 
 code=127

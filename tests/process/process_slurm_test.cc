@@ -35,7 +35,11 @@ constexpr const char* kScontrol = R"(#!/usr/bin/env bash
 // Each time plays the next scene: a number is what it ends with, without running anything.
 constexpr const char* kSrun = R"(#!/usr/bin/env bash
 echo "$*" >> "$FAKE/steps"
-while [[ $1 == --* ]]; do shift; done
+waits=
+while [[ $1 == --* ]]; do
+  case $1 in --wait=[1-9]*) waits=1 ;; esac
+  shift
+done
 scene=$(head -n 1 "$FAKE/scenes")
 sed -i 1d "$FAKE/scenes"
 case $scene in [0-9]*) exit "$scene" ;; esac
@@ -46,14 +50,20 @@ trap 'kill -USR1 $child' USR1
 saved() {
   ls "$FAKE/run/checkpoints" 2> /dev/null | grep -vxF "$before" | grep -q 'step-0*[1-9][0-9]*$'
 }
+if [ "$scene" = stands_still ]; then sleep 1000 & still=$!; fi
 until saved; do kill -0 $child || exit 99; sleep 0.02; done
 case $scene in
   time_is_over) kill -USR1 $PPID ;;
-  killed) kill -KILL $child ;;
+  killed | stands_still) kill -KILL $child ;;
   preempted) kill -TERM $PPID; kill -TERM $child ;;
 esac
 code=138
 while [ $code -eq 138 ]; do wait $child; code=$?; done
+# Another process of the step lives on: Slurm kills it if it was told to wait no longer.
+if [ "$scene" = stands_still ]; then
+  [ -z "$waits" ] || kill -KILL $still
+  wait $still
+fi
 exit $code
 )";
 
@@ -102,14 +112,14 @@ class SlurmTest : public RunTest {
 };
 
 TEST_F(SlurmTest, AJobThatWasCutOffGoesOn) {
-  const ProcessResult job = submit("time_is_over\nkilled\npreempted\n74\n",
+  const ProcessResult job = submit("time_is_over\nstands_still\npreempted\n74\n",
                                    Words{run_file(dir_.file("run"))} + options());
   EXPECT_EQ(job.code, 74) << job.err;
   EXPECT_EQ(of("codes"), "75\n137\n75\n74\n") << job.err;
   const std::vector<std::string> steps = lines_of(of("steps"));
   ASSERT_EQ(steps.size(), 4u);
-  std::string first = "--mpi=pmix --kill-on-bad-exit=0 " + std::string(PAGODA_BINARY) + " train " +
-                      dir_.file("run.toml");
+  std::string first = "--mpi=pmix --kill-on-bad-exit=0 --wait=30 " +
+                      std::string(PAGODA_BINARY) + " train " + dir_.file("run.toml");
   for (const std::string& word : options()) first += " " + word;
   for (size_t i = 0; i < steps.size(); ++i) {
     EXPECT_EQ(steps[i], first + (i == 0 ? "" : " --resume"));
