@@ -105,6 +105,7 @@ Json store_object(const CheckpointStore& store, std::vector<std::string> directo
           {"directories", std::move(directories)},
           {"file_name", store.file_name},
           {"store_id", store.store_id},
+          {"kernel_set", store.kernel_set},
           {"pages", store.pages.size()}};
 }
 
@@ -211,6 +212,7 @@ bool is_hex(const std::string& text, size_t digits) {
 // store takes as many as it has.
 void read_store(Fields& f, std::string_view& pages, CheckpointStore& store) {
   f.text_if_there("host", store.host);
+  f.text_if_there("kernel_set", store.kernel_set);
   f.texts("directories", store.directories);
   const auto count = static_cast<int64_t>(store.directories.size());
   f.require("directories", count >= 1 && count <= kMostDirectories);

@@ -31,6 +31,7 @@ struct CheckpointStore {
   std::vector<std::string> directories;
   std::string file_name, store_id;
   std::vector<PageVersion> pages;
+  std::string kernel_set = {};  // the kernels of the rank; empty in old checkpoints
   bool operator==(const CheckpointStore&) const = default;
 };
 

@@ -7,6 +7,7 @@
 #include "checkpoint/hf_writer.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/start_mark.h"
+#include "config/computed_with.h"
 #include "optim/schedule.h"
 #include "tokenizer/text_stream.h"
 #include "train/batch.h"
@@ -203,6 +204,7 @@ Status Trainer::save() {
   if (prepared.ok()) prepared = session_->file().sync();
   CheckpointStore own = store_;
   own.store_id = session_->file().store_id();
+  own.kernel_set = kernel_set_with(config_.gpus());
   if (prepared.ok()) own.pages = session_->file().versions();
   ASSIGN_OR_RETURN(const std::vector<std::string> stores,
                    ranks_.agree(prepared, encode_store(own)));

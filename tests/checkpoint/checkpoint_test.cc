@@ -38,8 +38,9 @@ RunCheckpoint sample(int64_t step) {
   c.dtype = "bf16";
   c.state_format = "8bit-2";
   for (int64_t r = 0; r < 5; ++r) c.record_steps.push_back(r);
-  c.stores = {{"node07", {"/disks/a", "/disks/b"}, "pages-1", std::string(32, 'a'), {}},
-              {"node08", {"/disks/a"}, "pages-2", std::string(32, 'b'), {}}};
+  c.stores = {
+      {"node07", {"/disks/a", "/disks/b"}, "pages-1", std::string(32, 'a'), {}, "vector/loop"},
+      {"node08", {"/disks/a"}, "pages-2", std::string(32, 'b'), {}, "matrix/x"}};
   for (uint32_t p = 0; p < 9; ++p) {
     c.stores[p % 3 == 1].pages.push_back(
         {p, p % 2, static_cast<uint64_t>(step) << 33 | p, 0xdead0000u + p});
@@ -55,8 +56,8 @@ std::string text_of(const RunCheckpoint& c) {
     for (const PageVersion& v : store.pages) {
       pages.push_back({v.page, v.extent, v.generation, v.checksum});
     }
-    stores.push_back(
-        {store.host, store.directories, store.file_name, store.store_id, std::move(pages)});
+    stores.push_back({store.host, store.directories, store.file_name, store.store_id,
+                      std::move(pages), store.kernel_set});
   }
   const json all = {{"step", c.step},
                     {"updates", c.updates},
@@ -206,7 +207,7 @@ TEST(Checkpoint, EachFieldIsNeededAndHasItsType) {
       set_text(sim, path, sealed(damaged));
       EXPECT_FALSE(directory.load(7).ok()) << key << " = " << other.dump();
     }
-    if (key == "host") continue;  // older manifests have none
+    if (key == "host" || key == "kernel_set") continue;  // older manifests have none
     json damaged = manifest;
     damaged["stores"][1].erase(key);
     set_text(sim, path, sealed(damaged));
@@ -236,9 +237,11 @@ TEST(Checkpoint, OneOfBeforeKernelSetsHadNamesIsRead) {
   const std::string path = step_file(7, "MANIFEST");
   json manifest = manifest_in(sim, path);
   ASSERT_EQ(manifest.erase("kernel_set"), 1u);
+  for (json& store : manifest["stores"]) ASSERT_EQ(store.erase("kernel_set"), 1u);
   set_text(sim, path, sealed(manifest));
   RunCheckpoint unnamed = sample(7);
   unnamed.kernel_set.clear();
+  for (CheckpointStore& store : unnamed.stores) store.kernel_set.clear();
   const auto loaded = directory.load(7);
   ASSERT_OK(loaded.status());
   EXPECT_EQ(text_of(loaded.value()), text_of(unnamed));
