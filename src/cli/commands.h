@@ -51,6 +51,9 @@ CommandPtr add_bench_network_command(CLI::App& bench);
 // `pagoda --version`: one line, or a JSON object.
 std::string version_text(bool json);
 
+// What all ranks of a run must have alike of their program.
+std::string program_text();
+
 // One line "pagoda: ..." on stderr.
 void print_error(const Status& error);
 

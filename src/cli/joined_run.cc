@@ -47,6 +47,17 @@ Status run_joined(MpiCommunicator& all, const std::function<Status()>& body, dou
   return Status(status.code(), "");
 }
 
+Status check_same_program(Communicator& all, const std::string& mine) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts, all.gather(mine));
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    return Status(Exit::kMismatch, strf("rank %zu is \"", rank) + printable(texts[rank]) +
+                                       "\", rank 0 \"" + printable(texts[0]) +
+                                       "\"; nothing was changed: give all ranks the same program");
+  }
+  return Status();
+}
+
 Status check_same_words(Communicator& all, const std::string& mine) {
   ASSIGN_OR_RETURN(const std::vector<std::string> texts, all.gather(mine));
   for (size_t rank = 1; rank < texts.size(); ++rank) {

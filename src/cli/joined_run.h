@@ -16,6 +16,10 @@ namespace pagoda {
 // leaving MPI, by the loss's exit code: a thread of it stands still, or is at long work.
 Status run_joined(MpiCommunicator& all, const std::function<Status()>& body, double end_s = 10);
 
+// kMismatch unless all ranks are the same build, of which `mine` is the name. What they tell each
+// other later is told in the same order, and means the same, on no others.
+Status check_same_program(Communicator& all, const std::string& mine);
+
 // kUsage unless all ranks give the same words, which say how they were started.
 Status check_same_words(Communicator& all, const std::string& mine);
 

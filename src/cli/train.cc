@@ -105,6 +105,7 @@ Status TrainCommand::resolve_together(RankGroup& ranks) {
 
 Status TrainCommand::run_together(MpiCommunicator& all) {
   set_log_quiet(flags_.quiet || all.rank() != 0);
+  RETURN_IF_ERROR(check_same_program(all, program_text()));
   RankGroup ranks(&all, [&](std::vector<LinkEnd> ends, Trace* trace) {
     return open_mixed_link(all, std::move(ends), config_.parallel.deadline_s,
                            config_.parallel.nccl ? open_nccl : OpenGpuLink(), trace);

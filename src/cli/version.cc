@@ -15,7 +15,15 @@ constexpr const char* kCompiler = "clang " __clang_version__;
 constexpr const char* kCompiler = "gcc " __VERSION__;
 #endif
 
+// Ranks of one run tell each other of the same things in the same order.
+constexpr int kProtocol = 1;
+
 }  // namespace
+
+std::string program_text() {
+  return strf("pagoda %s (%s, oneDNN %s, protocol %d)", PAGODA_VERSION, kCompiler,
+              *PAGODA_ONEDNN_VERSION != '\0' ? PAGODA_ONEDNN_VERSION : "off", kProtocol);
+}
 
 std::string version_text(bool json) {
   const std::string onednn = PAGODA_ONEDNN_VERSION, mpi = mpi_library();

@@ -19,9 +19,6 @@
 namespace pagoda {
 namespace {
 
-// Ranks of one run tell each other of the same things in the same order.
-constexpr int kProtocol = 1;
-
 Result<Dataset> open_text(const std::string& token_path, const std::vector<std::string>& texts,
                           const Tokenizer& tokenizer, const ExampleOptions& examples,
                           const Dataset::Options& options) {
@@ -182,7 +179,6 @@ Status Trainer::open_all_inputs() {
 Status Trainer::check_alike() const {
   const std::string kernels = kernel_set_with(config_.gpus());
   const std::vector<std::pair<const char*, std::string>> own = {
-      {"version of pagoda", strf("%s, protocol %d", PAGODA_VERSION, kProtocol)},
       {"config.json", folder_->config().json},
       {"tokenizer", tokenizer_->identity()},
       {"training data", data_->file().fingerprint()},
@@ -211,7 +207,7 @@ Status Trainer::check_alike() const {
       }
       return Status(Exit::kMismatch,
                     strf("rank %zu has another %s than rank 0; nothing was changed: give all ranks "
-                         "the same program, model and data",
+                         "the same model and data",
                          rank, what));
     }
   }

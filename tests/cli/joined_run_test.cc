@@ -44,5 +44,25 @@ TEST(JoinedRun, AProcessThatStandsStillIsEnded) {
               "^pagoda: rank 1 on .* has been silent for 0.1 s in barrier\n$");
 }
 
+TEST(JoinedRun, RanksOfOtherBuildsEndAlike) {
+  for (const bool same : {true, false}) {
+    MemoryNetwork network(3);
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const auto all = MpiCommunicator::join([&] { return network.carrier(rank); }, 0).take();
+        const bool other = rank == 2 && !same;
+        const Status status = check_same_program(*all, other ? "pagoda 7" : "pagoda 8");
+        EXPECT_EQ(status.code(), same ? Exit::kOk : Exit::kMismatch);
+        if (same) return;
+        EXPECT_EQ(status.message(),
+                  "rank 2 is \"pagoda 7\", rank 0 \"pagoda 8\"; nothing was "
+                  "changed: give all ranks the same program");
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+}
+
 }  // namespace
 }  // namespace pagoda
