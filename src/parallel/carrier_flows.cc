@@ -168,9 +168,11 @@ void CarrierFlows::fail_at(const CarriedMessage& message, Exit code, const std::
   fail(code, message.about() + ": " + what);
 }
 
-// The oldest message of a flow is the one that it stands still at.
+// The oldest message of a flow is the one that it stands still at. Of several flows the one that
+// has done so for longest tells: others may wait for the same rank, by way of theirs.
 void CarrierFlows::check_deadlines() {
   next_check_us_ = now_us_ + kCheckUs;
+  int64_t longest_us = now_us_;
   for (const auto& [key, flow] : flows_) {
     if (flow.messages.empty() || flow.messages.front()->begin_us < 0) continue;
     if (giving_up_ && is_link(key)) continue;
@@ -178,11 +180,12 @@ void CarrierFlows::check_deadlines() {
     const double limit_s = first.message.deadline_s;
     if (!first.message.expected.happened()) first.not_expected_us = now_us_;
     const int64_t since_us = std::max({first.begin_us, first.not_expected_us, flow.moved_us});
-    if (limit_s == 0 || static_cast<double>(now_us_ - since_us) < 1e6 * limit_s) continue;
+    const bool is_late = limit_s > 0 && static_cast<double>(now_us_ - since_us) >= 1e6 * limit_s;
+    if (!is_late || since_us >= longest_us) continue;
+    longest_us = since_us;
     error_ = Status(Exit::kStopped, name_of_(first.message.peer) +
                                         strf(" has been silent for %g s in ", limit_s) +
                                         first.message.about());
-    return;
   }
 }
 

@@ -1,6 +1,6 @@
-// Ranks that are lost: killed, standing still or cut off, each of them, while they start, step,
-// save and commit. The others end soon and say so, nothing is left behind, and the run goes on to
-// the bytes of an unbroken one. tools/attack has more of them.
+// Ranks that are lost: killed, standing still, cut off or alive and no further, each of them, while
+// they start, step, save and commit. The others end soon and say so, nothing is left behind, and
+// the run goes on to the bytes of an unbroken one. tools/attack has more of them.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -20,7 +20,7 @@ namespace {
 using Milliseconds = std::chrono::duration<double, std::milli>;
 
 // What a rank is lost by.
-enum class Loss : uint8_t { kKilled, kStopped, kCutOff };
+enum class Loss : uint8_t { kKilled, kStopped, kCutOff, kFrozen };
 
 // When: `delay_ms` after step 20 is saved, or after a file is there, behind that step if
 // `is_later`. A file that is there for too short a time to be seen is waited for again, at the next
@@ -41,7 +41,7 @@ constexpr Moment kMoments[] = {
     {"a save", "*", 0},
     {"a commit", "*/MANIFEST", 0.3},
 };
-constexpr Moment kStart = kMoments[0], kSave = kMoments[6];
+constexpr Moment kStart = kMoments[0], kExchange = kMoments[3], kSave = kMoments[6];
 constexpr int kRanks = 3;
 constexpr int64_t kSteps = 60;
 
@@ -56,9 +56,9 @@ class LostRanksTest : public MpiRunTest {
     expected_ = exported("alone");
   }
   // Each of the moments, each time another rank.
-  void lose(Loss loss) {
+  void lose(Loss loss, const std::vector<Moment>& moments = {kMoments, std::end(kMoments)}) {
     int lost = static_cast<int>(loss);
-    for (const Moment& moment : kMoments) {
+    for (const Moment& moment : moments) {
       lost = (lost + 1) % kRanks;
       SCOPED_TRACE(testing::Message() << "rank " << lost << " during " << moment.during);
       lose(loss, static_cast<size_t>(lost), moment);
@@ -102,16 +102,22 @@ class LostRanksTest : public MpiRunTest {
     Flags flags = flags_of(folder, 100000);
     flags["train.save_steps"] = "20";
     flags["parallel.deadline_s"] = "3";
+    flags["parallel.work_s"] = "4";
     flags["parallel.heartbeat_s"] = "0.5";
     Process process(on(kRanks, train(flags)), dir_.file("ranks"));
     ASSERT_TRUE(comes(process, folder, moment)) << process.err();
     const std::vector<int> ranks = rank_processes(process.id());
     ASSERT_EQ(ranks.size(), static_cast<size_t>(kRanks));
+    std::optional<FrozenThread> frozen;
     if (network) {
       network->cut_off(ranks, lost);
+    } else if (loss == Loss::kFrozen) {
+      frozen.emplace(ranks[lost]);
+      if (!frozen->ok()) GTEST_SKIP() << "SKIPPED: no process may trace another";
     } else {
       ::kill(ranks[lost], loss == Loss::kKilled ? SIGKILL : SIGSTOP);
     }
+    while (frozen && !frozen->is_over()) std::this_thread::sleep_for(Milliseconds(10));
     const ProcessResult ended = wait_for(process, ranks);
     network.reset();
     // 137: mpirun killed what did not end in its time of grace, or was killed itself.
@@ -244,6 +250,9 @@ TEST_F(LostRanksTest, Killed) {
 }
 
 TEST_F(LostRanksTest, StandingStill) { lose(Loss::kStopped); }
+
+// Its heart beats on: the deadlines of a transfer and of a save notice it.
+TEST_F(LostRanksTest, AliveAndNoFurther) { lose(Loss::kFrozen, {kExchange, kSave}); }
 
 TEST_F(LostRanksTest, SlowAndNotLost) { delay_rank_0(); }
 
