@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
+#include "cli/joined_run.h"
 #include "commands/commands.h"
 
 namespace pagoda {
@@ -17,7 +18,9 @@ class CkptCommand : public Command {
     app().add_flag("--json", flags_.json, "print one JSON object");
   }
 
-  Status run() override { return action_(flags_); }
+  Status run() override {
+    return run_by_one("ckpt", [this] { return action_(flags_); });
+  }
 
  private:
   CkptFlags flags_;

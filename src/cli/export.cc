@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/joined_run.h"
 #include "commands/commands.h"
 
 namespace pagoda {
@@ -46,7 +47,7 @@ class ExportCommand : public Command {
       return Status(Exit::kUsage, "--format: \"" + printable(format_) + "\" must be hf or gguf");
     }
     RETURN_IF_ERROR(format_ == "gguf" ? read_gguf_type() : read_dtype());
-    return run_export(flags_);
+    return run_by_one("export", [this] { return run_export(flags_); });
   }
 
  private:

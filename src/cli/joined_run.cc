@@ -7,9 +7,12 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "parallel/launcher.h"
 
 namespace pagoda {
 namespace {
+
+constexpr double kJoinS = 60;
 
 // One of those that are left says it; two where it is not plain that rank 0 is left.
 bool says(int rank, const std::string& why) {
@@ -45,6 +48,18 @@ Status run_joined(MpiCommunicator& all, const std::function<Status()>& body, dou
   if (all.rank() == 0) print_error(status);
   RETURN_IF_ERROR(all.barrier());
   return Status(status.code(), "");
+}
+
+Status run_by_one(const char* command, const std::function<Status()>& body) {
+  const Launch launch = read_launch();
+  if (!launch.together()) return body();
+  ASSIGN_OR_RETURN(const std::unique_ptr<MpiCommunicator> all, join_processes(kJoinS));
+  if (all->size() == 1) return body();
+  return run_joined(*all, [&] {
+    return Status(Exit::kUsage, strf("pagoda %s is the work of one process, and %s started %d; "
+                                     "nothing was done: start it alone",
+                                     command, launch.launcher.c_str(), all->size()));
+  });
 }
 
 Status check_same_program(Communicator& all, const std::string& mine) {

@@ -16,6 +16,10 @@ namespace pagoda {
 // leaving MPI, by the loss's exit code: a thread of it stands still, or is at long work.
 Status run_joined(MpiCommunicator& all, const std::function<Status()>& body, double end_s = 10);
 
+// Runs `body`, which is the work of one process. Where a launcher started several, none does it:
+// kUsage names the `command`, in one line.
+Status run_by_one(const char* command, const std::function<Status()>& body);
+
 // kMismatch unless all ranks are the same build, of which `mine` is the name. What they tell each
 // other later is told in the same order, and means the same, on no others.
 Status check_same_program(Communicator& all, const std::string& mine);

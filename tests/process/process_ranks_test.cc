@@ -350,6 +350,11 @@ TEST_F(RanksTest, ErrorsAreThoseOfAll) {
   const Flags taken = flags_of("taken", 2);
   ASSERT_EQ(mpirun(2, train(taken)).code, 0);
   expect_ended(mpirun(2, train(taken)), 73, dir_.file("taken"));
+  const std::string out = dir_.file("out");
+  expect_ended(mpirun(2, {"export", "--checkpoint", dir_.file("taken"), "--out", out}), 2,
+               "export is the work of one process, and Open MPI started 2");
+  EXPECT_FALSE(std::filesystem::exists(out));
+  expect_ended(mpirun(2, {"ckpt", "verify", dir_.file("taken")}), 2, "ckpt is the work of one");
   expect_ended(mpirun(2, train(flags_of("absent", 2), {"--resume"})), 66, dir_.file("absent"));
   Flags wrong = flags_of("wrong", 2);
   wrong["model.path"] = dir_.file("no-model");
