@@ -1,6 +1,8 @@
 // What tests/process/process_mpi_test.cc starts several of: one task of a communicator's, named by
 // the argument. Prints one line a rank.
 #include <signal.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -168,6 +170,23 @@ Status wrong_length(Communicator& all, int64_t bytes) {
   return Status();
 }
 
+// Rank 1 comes three seconds late. Processor time, of all threads, is not that of the clock.
+Status wait_idly(Communicator& all) {
+  std::byte byte{};
+  if (all.rank() == 1) {
+    ::sleep(3);
+    return all.send({0, &byte, 1});
+  }
+  timespec before = {}, after = {};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  RETURN_IF_ERROR(all.receive({1, &byte, 1}));
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+  const double used_s = static_cast<double>(after.tv_sec - before.tv_sec) +
+                        1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
+  if (used_s < 0.03 * 3) return Status();
+  return Status(Exit::kInternal, strf("waiting for 3 s used %.3f s of a core", used_s));
+}
+
 Status run(const std::string& task, MpiCommunicator& all) {
   if (task == "transfers") return transfer(all, false);
   if (task == "other bytes") return transfer(all, true);
@@ -175,6 +194,7 @@ Status run(const std::string& task, MpiCommunicator& all) {
   if (task == "stop in a transfer") return transfer_with_nobody(all, SIGSTOP);
   if (task == "die in a transfer") return transfer_with_nobody(all, SIGKILL);
   if (task == "messages") return messages(all);
+  if (task == "wait") return wait_idly(all);
   if (task == "short") return wrong_length(all, 5);
   if (task == "long") return wrong_length(all, 9);
   if (task == "disagree") {

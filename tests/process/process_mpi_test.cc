@@ -71,6 +71,12 @@ class MpiTest : public ::testing::Test {
   Watchdog watchdog_{"a test of MPI", kSoon};
 };
 
+// Less than three percent of a core, by the processor's own count.
+TEST_F(MpiTest, WhoWaitsSleeps) {
+  const ProcessResult result = ranks(2, "wait");
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+}
+
 // Compared byte by byte with what both sides can work out.
 TEST_F(MpiTest, MessagesArriveWhole) {
   for (const int processes : {2, 3}) {
