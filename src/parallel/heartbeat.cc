@@ -99,6 +99,11 @@ void Heartbeat::stop() {
   if (!thread_.joinable()) return;
   loop_->stop();
   thread_.join();
+  if (refused() == 0) return;
+  log_warn(
+      strf("connections to port %d that were closed, since they came from no process of this "
+           "run: %lld",
+           port(), (long long)refused()));
 }
 
 void Heartbeat::progress(const std::string& word) { loop_->set_word(word); }

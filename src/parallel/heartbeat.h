@@ -6,8 +6,8 @@
 // line.
 //
 // Frames carry a key that the ranks share by their communicator. What does not know it is closed
-// and counted, and does nothing else. All that a stranger can take is a few connections for a few
-// seconds.
+// and counted, and does nothing else; a warning at the end tells how many there were. All that a
+// stranger can take is a few connections for a few seconds.
 //
 // Threading: start() and stop() on one thread, the rest on any.
 #pragma once

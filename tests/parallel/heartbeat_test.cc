@@ -302,6 +302,12 @@ TEST_F(PlayedHeartbeatTest, ARankStaysWhoItIs) {
   while (!one->hear().empty()) continue;
   EXPECT_EQ(heartbeat_->refused(), 1);
   EXPECT_TRUE(heartbeat_->status().ok());
+  testing::internal::CaptureStderr();
+  heartbeat_->stop();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            strf("warning: connections to port %d that were closed, since they came from no "
+                 "process of this run: 1\n",
+                 port_));
 }
 
 TEST_F(PlayedHeartbeatTest, ItsWordTravels) {
