@@ -115,10 +115,12 @@ Status TrainCommand::run_together(MpiCommunicator& all) {
   if (read.ok() && times.deadline_s > 0) ranks.set_deadlines(times.deadline_s, times.work_s);
   RETURN_IF_ERROR(share_settings(ranks, read));
   ranks.set_deadlines(times.deadline_s, times.work_s);
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<Heartbeat> heartbeat,
-      Heartbeat::start(all, {config_.parallel.heartbeat_s, config_.parallel.deadline_s},
-                       [&](int rank, const Status& loss) { all.lose(rank, loss); }));
+  const StepRange ports = config_.port_range();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Heartbeat> heartbeat,
+                   Heartbeat::start(all,
+                                    {times.heartbeat_s, times.deadline_s,
+                                     static_cast<int>(ports.first), static_cast<int>(ports.last)},
+                                    [&](int rank, const Status& loss) { all.lose(rank, loss); }));
   ranks.set_progress([&](const std::string& word) { heartbeat->progress(word); });
   Status ended = resolve_together(ranks);
   if (ended.ok()) ended = run_train(config_, flags_, &ranks);

@@ -50,6 +50,16 @@ Status check_trace(const std::string& steps) {
                 "must be the first and the last step to trace, for example \"10:12\"");
 }
 
+Status check_ports(const std::string& ports) {
+  if (ports.empty()) return Status();
+  const auto range = parse_range(ports);
+  if (range && range->first >= 1 && range->first <= range->last && range->last <= 65535) {
+    return Status();
+  }
+  return refuse("parallel.ports", toml_string(ports),
+                "must be the first and the last port, for example \"7000:7099\"");
+}
+
 // So that every pattern is a text without escapes.
 Status check_freeze(const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
@@ -114,8 +124,10 @@ Status check_counts(const RunConfig& c) {
                        real_text(beat).c_str()));
   }
   const double work = c.parallel.work_s;
-  if (work > 0 && work <= kMostWorkSeconds) return Status();
-  return refuse("parallel.work_s", real_text(work), "must be above 0 and at most 864000");
+  if (!(work > 0 && work <= kMostWorkSeconds)) {
+    return refuse("parallel.work_s", real_text(work), "must be above 0 and at most 864000");
+  }
+  return check_ports(c.parallel.ports);
 }
 
 // A device that attends has a shard of its own. The checkpoint fixes how many there are.
@@ -316,6 +328,10 @@ Status RunConfig::check_sums() const {
 }
 
 std::optional<StepRange> RunConfig::trace_range() const { return parse_range(train.trace_steps); }
+
+StepRange RunConfig::port_range() const {
+  return parse_range(parallel.ports).value_or(StepRange());
+}
 
 Result<ExampleOptions> RunConfig::example_options(const std::string& model_path) const {
   ExampleOptions options;

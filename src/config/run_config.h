@@ -101,6 +101,7 @@ struct RunConfig {
     double deadline_s = 60;
     double work_s = 14400;
     double heartbeat_s = 5;
+    std::string ports;
     bool nccl = true;
   } parallel;
 
@@ -213,6 +214,7 @@ struct RunConfig {
   double pinned_share() const;                        // memory.pin of each layer's experts; 0: off
   // train.trace_steps; none: nothing is traced. REQUIRES: validate().
   std::optional<StepRange> trace_range() const;
+  StepRange port_range() const;  // zeros: any
   // How rows become examples for the model in this folder. Returns the errors of
   // find_chat_template.
   Result<ExampleOptions> example_options(const std::string& model_path) const;

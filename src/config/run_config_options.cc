@@ -157,6 +157,9 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "seconds");
   t.add("heartbeat_s", c.parallel.heartbeat_s, kRunOnly,
         "interval at which processes tell each other that they live", "seconds");
+  t.add("ports", c.parallel.ports, kRunOnly,
+        "the first and the last port that processes may listen on for that, \"7000:7099\"; empty: "
+        "the system chooses");
   t.add("nccl", c.parallel.nccl, kRunOnly,
         "GPUs of different processes send to each other by NCCL, if there is one; else by MPI");
 }

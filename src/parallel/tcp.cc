@@ -58,7 +58,7 @@ Result<TcpListener> listen_on(int first_port, int last_port) {
   const std::string why = last_error();
   return Status(Exit::kUnavailable,
                 strf("no port of %d to %d can be listened on: ", first_port, last_port) + why +
-                    "; name others");
+                    "; name others (parallel.ports)");
 }
 
 TcpGuest accept_guest(const Descriptor& listener) {

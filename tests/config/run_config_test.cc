@@ -120,6 +120,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "parallel.deadline_s",
                                              "parallel.work_s",
                                              "parallel.heartbeat_s",
+                                             "parallel.ports",
                                              "parallel.nccl",
                                              "sample.steps",
                                              "sample.chat",
@@ -382,6 +383,22 @@ TEST(RunConfig, TraceStepsAreFirstAndLast) {
     EXPECT_EQ(status.code(), Exit::kUsage) << wrong;
     EXPECT_NE(status.message().find("train.trace_steps = \"" + std::string(wrong)),
               std::string::npos)
+        << status.message();
+  }
+}
+
+TEST(RunConfig, PortsAreARange) {
+  RunConfig config = complete_config();
+  EXPECT_EQ(config.port_range().last, 0);
+  config.parallel.ports = "7000:7099";
+  ASSERT_TRUE(config.validate().ok()) << config.validate().message();
+  EXPECT_EQ(config.port_range().first, 7000);
+  EXPECT_EQ(config.port_range().last, 7099);
+  for (const char* wrong : {"7000", "0:3", "4:3", "7000:65536", "a:b", "7000-7099"}) {
+    config.parallel.ports = wrong;
+    const Status status = config.validate();
+    EXPECT_EQ(status.code(), Exit::kUsage) << wrong;
+    EXPECT_NE(status.message().find("parallel.ports = \"" + std::string(wrong)), std::string::npos)
         << status.message();
   }
 }

@@ -63,6 +63,7 @@ TEST_F(RanksTest, TheWeightsOfOneProcess) {
   // Experts may exchange homes, by these processes' own clocks.
   Flags moving = flags_of("moving", 6);
   moving["parallel.migrate_steps"] = "2";
+  moving["parallel.ports"] = "27200:27299";
   const ProcessResult moved = mpirun(2, train(moving));
   EXPECT_EQ(moved.code, 0) << moved.err;
   EXPECT_TRUE(exported("moving") == expected);
@@ -356,6 +357,10 @@ TEST_F(RanksTest, ErrorsAreThoseOfAll) {
   EXPECT_FALSE(std::filesystem::exists(out));
   expect_ended(mpirun(2, {"ckpt", "verify", dir_.file("taken")}), 2, "ckpt is the work of one");
   expect_ended(mpirun(2, train(flags_of("absent", 2), {"--resume"})), 66, dir_.file("absent"));
+  Flags ports = flags_of("ports", 2);  // one, of two processes on a machine
+  ports["parallel.ports"] = "27300:27300";
+  expect_ended(mpirun(2, train(ports)), 69, "name others (parallel.ports)");
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("ports")));
   Flags wrong = flags_of("wrong", 2);
   wrong["model.path"] = dir_.file("no-model");
   expect_ended(mpirun(2, train(wrong)), 66, "no-model");
