@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/number_text.h"
+#include "parallel/host_name.h"
 
 namespace pagoda {
 namespace {
@@ -85,7 +86,12 @@ Result<std::vector<std::string>> RankGroup::agree(const Status& mine, const std:
                              mine.message() == link_->status().message()
                          ? told_by
                          : rank();
-  ASSIGN_OR_RETURN(const std::vector<std::string> all, all_->gather(to_text(mine, met_by, text)));
+  const bool of_a_file = mine.code() == Exit::kIoError || mine.code() == Exit::kNoInput;
+  const Status told_of = of_a_file && met_by == rank()
+                             ? Status(mine.code(), host_name() + ": " + mine.message())
+                             : mine;
+  ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                   all_->gather(to_text(told_of, met_by, text)));
   std::vector<std::string> texts;
   std::optional<Status> met, told;
   for (size_t r = 0; r < all.size(); ++r) {

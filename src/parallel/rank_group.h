@@ -74,7 +74,8 @@ class RankGroup {
   void give_up(const Status& why);
 
   // The same status everywhere: ok where all ranks are ok. Otherwise an error that one of them met
-  // itself, of the lowest rank that did, with that rank in front.
+  // itself, of the lowest rank that did, with that rank in front,
+  // and with its host where that is of a file.
   Status agree(const Status& mine);
   // The same, and the texts of all by rank.
   Result<std::vector<std::string>> agree(const Status& mine, const std::string& text);

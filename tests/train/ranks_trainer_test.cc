@@ -241,8 +241,43 @@ TEST(RanksTrainer, AStoreThatIsNotThereOrDamaged) {
   for (size_t at = 80 << 10; at < bytes.size(); at += 4096) bytes[at] ^= 1;  // in all pages
   put_file(path, bytes);
   leg.ranks = 2;
-  expect_all_ended(run.run(leg), Exit::kIoError, "corrupt");
+  const LegOutcome corrupt = run.run(leg);
+  expect_all_ended(corrupt, Exit::kIoError, " is corrupt: ");
+  EXPECT_NE(corrupt.status().message().find(": " + host_name() + ": page "), std::string::npos);
+  EXPECT_NE(corrupt.status().message().find(path), std::string::npos);
   std::filesystem::copy_file(aside, path, std::filesystem::copy_options::overwrite_existing);
+  expect_ok(run.run(leg));
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
+// Any file of rank 1's machine may not be opened; its store is one of them.
+TEST(RanksTrainer, AStoreThatMayNotBeRead) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
+  RankedTrainers run(ClipKind::kGlobal, 2);
+  SimStorage first(1), second(2);
+  SimStorage* const machines[] = {&first, &second};
+  RunLeg leg{2, 1};
+  leg.storage = [&](int rank) { return machines[rank]; };
+  leg.until = 1;
+  expect_ok(run.run(leg));
+  leg.resume = true;
+  leg.save = false;
+  leg.until = 2;
+  int stores = 0;
+  bool done = false;
+  for (int64_t nth = 1; !done; ++nth) {
+    const int64_t before = second.faults();
+    second.inject({.calls = kSimOpen, .nth = nth, .error = EACCES});
+    const LegOutcome outcome = run.run(leg);
+    done = second.faults() == before;
+    second.clear_faults();
+    if (outcome.ok()) continue;
+    expect_all_ended(outcome, Exit::kNoInput, "rank 1: " + host_name() + ": ");
+    stores += outcome.status().message().find("/pages-") != std::string::npos;
+  }
+  EXPECT_GT(stores, 0);
+  run.forget_last_leg();
+  leg.save = true;
   expect_ok(run.run(leg));
   EXPECT_EQ(run.sha256(), run.expected());
 }
@@ -488,6 +523,38 @@ TEST(RanksTrainer, ASaveThatFailsOnOneRankIsNoneOnAll) {
   leg.until = 4;
   expect_ok(run.run(leg));
   EXPECT_EQ(run.sha256(), run.expected());
+}
+
+// Rank 1's store cannot be made durable: no rank saves that step.
+TEST(RanksTrainer, AStoreThatCannotBeWrittenEndsAll) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
+  RankedTrainers run(ClipKind::kGlobal, 4);
+  SimStorage first(1), second(2);
+  SimStorage* const machines[] = {&first, &second};
+  RunLeg leg{2, 1};
+  leg.smallest = true;
+  leg.storage = [&](int rank) { return machines[rank]; };
+  leg.until = 4;
+  for (const uint32_t calls : {kSimSync, kSimWrite}) {
+    run.begin();
+    leg.resume = false;
+    leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+      if (trainer.steps_done() != 1) return Status();
+      if (group.rank() == 1) second.inject({.calls = calls, .nth = 1, .error = ENOSPC});
+      const Status saved = trainer.save();
+      EXPECT_FALSE(saved.ok());
+      EXPECT_EQ(trainer.saved_step(), 0);
+      return saved;
+    };
+    expect_all_ended(run.run(leg), Exit::kIoError, "rank 1: " + host_name() + ": ");
+    second.clear_faults();
+    run.forget_last_leg();
+    for (SimStorage* machine : machines) machine->restart();
+    leg.stepped = {};
+    leg.resume = true;
+    expect_ok(run.run(leg));
+    EXPECT_EQ(run.sha256(), run.expected());
+  }
 }
 
 void expect_zebra_over_ranks(RankedTrainers& run) {
