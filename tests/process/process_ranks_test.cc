@@ -21,6 +21,40 @@ namespace {
 
 class RanksTest : public MpiRunTest {
  protected:
+  // The smallest budgets with which that many processes do the run.
+  Flags smallest(int processes, Flags flags) {
+    for (const char* budget : {"memory.device", "memory.host"}) {
+      flags[budget] = "1KiB";
+      flags[budget] = named_budget(mpirun(processes, train(flags)));
+      EXPECT_NE(flags[budget], "") << budget;
+    }
+    return flags;
+  }
+  // Each rank has read pages again in each of the run's later steps.
+  void expect_paged(const std::string& folder) {
+    int64_t steps = 0;
+    for (const std::string& line : lines_of(get_file(dir_.file(folder + "/metrics.jsonl")))) {
+      const auto object = nlohmann::json::parse(line);
+      if (object["type"] != "step" || ++steps == 1) continue;
+      for (const nlohmann::json& rank : object["ranks"]) EXPECT_GT(rank["fetch_bytes"], 0) << line;
+    }
+    EXPECT_GT(steps, 1);
+  }
+  // What the newest checkpoint says that each rank computed with.
+  Words kernel_sets(const std::string& folder) {
+    Words sets;
+    for (const auto& step :
+         std::filesystem::directory_iterator(dir_.file(folder + "/checkpoints"))) {
+      if (!std::filesystem::exists(step.path() / "MANIFEST")) continue;
+      const std::string line = lines_of(get_file(step.path().string() + "/MANIFEST"))[0];
+      const auto manifest = nlohmann::json::parse(line);
+      for (const auto& store : manifest["stores"]) sets.push_back(store["kernel_set"]);
+    }
+    return sets;
+  }
+  std::string kernel_set() {
+    return nlohmann::json::parse(run({"--version", "--json"}).out)["kernel_set"];
+  }
   // The ranks of one run do together what the process of the other does: their shares of the same
   // peak, each over its own time.
   void expect_same_work(const std::string& of_ranks, const std::string& alone) {
@@ -56,10 +90,28 @@ TEST_F(RanksTest, TheWeightsOfOneProcess) {
   EXPECT_EQ(two.code, 0) << two.err;
   EXPECT_TRUE(exported("two") == expected);
   EXPECT_EQ(losses("two"), losses("alone")) << "one metrics file, of rank 0";
+  std::map<std::string, std::string> said;  // by one process, of the weights
   const std::string metrics = get_file(dir_.file("two/metrics.jsonl"));
   EXPECT_NE(metrics.find("\"ranks\":[{\"rank\":0,"), std::string::npos) << metrics.substr(0, 2000);
   EXPECT_NE(metrics.find("},{\"rank\":1,\"step_s\":"), std::string::npos);
   expect_same_work("two", "alone");
+  EXPECT_EQ(kernel_sets("two"), Words(2, kernel_set()));
+  for (const char* folder : {"two", "alone"}) {
+    const Words of = {"--checkpoint", dir_.file(folder)};
+    const ProcessResult eval =
+        run(Words{"eval", "--json"} + of + Words{"--data.eval_path", dir_.file("text.jsonl")});
+    EXPECT_EQ(eval.code, 0) << eval.err;
+    said[folder] += eval.out;
+    const ProcessResult generated =
+        run(Words{"generate", "--max_new_tokens", "8", "--prompt", "row"} + of);
+    EXPECT_EQ(generated.code, 0) << generated.err;
+    said[folder] += generated.out;
+  }
+  EXPECT_EQ(said["two"], said["alone"]);
+  const ProcessResult paged = mpirun(2, train(smallest(2, flags_of("paged", 6))));
+  EXPECT_EQ(paged.code, 0) << paged.err;
+  expect_paged("paged");
+  EXPECT_TRUE(exported("paged") == expected);
   // Experts may exchange homes, by these processes' own clocks.
   Flags moving = flags_of("moving", 6);
   moving["parallel.migrate_steps"] = "2";
@@ -243,6 +295,10 @@ TEST_F(RanksTest, SignalsStopAllRanks) {
                     dir_.file("ranks"));
     ASSERT_TRUE(process.wait_for_err(saved > 0 ? "resuming from step " : "step 10/"));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (saved == 0) {  // another run in the same folder meanwhile
+      const Words words = on(2, train(flags, {"--resume"}));
+      expect_ended(Process(words, dir_.file("others")).wait(), 73, "in use");
+    }
     if (way.to < 0) {
       process.send(way.signal);
     } else {
