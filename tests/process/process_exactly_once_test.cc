@@ -15,6 +15,7 @@
 #include "tests/testing/data_use.h"
 #include "tests/testing/files.h"
 #include "tests/testing/interrupted_run_test.h"
+#include "tests/testing/mpirun.h"
 
 namespace pagoda {
 namespace {
@@ -96,6 +97,37 @@ TEST_F(ExactlyOnceTest, ThreeEpochsWithTenInterruptions) {
   EXPECT_EQ(rows_used("run"), rows_used("reference"));
   std::printf("seed %u: %lld rows an epoch, %s steps, %d kills, %d stops\n", kSeed, (long long)rows,
               flags["train.steps"].c_str(), kills, stops);
+}
+
+// The same of two processes, then three, then one: whoever does a step, it has the rows that are
+// next.
+TEST_F(ExactlyOnceTest, TwoEpochsOnOtherNumbersOfRanks) {
+  if (!has_mpirun()) GTEST_SKIP() << "SKIPPED: built without MPI, or there is no mpirun";
+  set_mpirun_variables();
+  make_text();
+  Flags flags = this->flags("reference");
+  flags["memory.device"] = flags["memory.host"] = "16MiB";
+  flags["train.threads"] = "1";
+  flags["train.micro_batch_tokens"] = "32";
+  flags["optim.schedule"] = "constant";
+  flags["train.steps"] = "2";
+  ASSERT_EQ(run(train(flags)).code, 0);
+  constexpr uint64_t kTwo = 2;
+  const auto last = div_ceil(kTwo * dataset("reference").num_rows(), int64_t{4});
+  flags["train.steps"] = std::to_string(last);
+  ASSERT_EQ(run(train(flags, {"--resume"})).code, 0);
+  flags["train.output_dir"] = dir_.file("ranks");
+  const std::vector<std::pair<int, int64_t>> parts = {{2, last / 3}, {3, 2 * last / 3}, {1, last}};
+  for (const auto& [processes, steps] : parts) {
+    flags["train.steps"] = std::to_string(steps);
+    const Words words = train(flags, processes == 2 ? Words() : Words{"--resume"});
+    const ProcessResult part =
+        Process(mpirun_words(processes) + Words{PAGODA_BINARY} + words, dir_.file("part")).wait();
+    ASSERT_EQ(part.code, 0) << part.err;
+  }
+  expect_each_once(dataset("ranks"), rows_used("ranks"), kTwo);
+  EXPECT_EQ(rows_used("ranks"), rows_used("reference"));
+  EXPECT_EQ(losses("ranks"), losses("reference"));
 }
 
 }  // namespace
