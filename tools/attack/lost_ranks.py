@@ -1,7 +1,7 @@
-"""Lost ranks: one of several processes of a run is killed, stands still or is cut off from the
-others at any moment, in some runs when experts exchange homes behind each step. The others end
-soon and say who was lost, nothing is left behind, and the run goes on, with any number of
-processes, to the bytes of an unbroken run of one."""
+"""Lost ranks: one of several processes of a run is killed, stands still, lives but comes no
+further, or is cut off from the others at any moment, in some runs when experts exchange homes
+behind each step. The others end soon and say who was lost, nothing is left behind, and the run goes
+on, with any number of processes, to the bytes of an unbroken run of one."""
 
 import glob
 import os
@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import kill_points
@@ -20,7 +21,7 @@ import program
 # still, and tests of processes lose ranks too.
 DEFAULT, QUICK, HISTORIC = 60, 0, 300
 
-DEADLINE_S, BEAT_S, JOIN_S = 3.0, 0.5, 60.0
+DEADLINE_S, WORK_S, BEAT_S, JOIN_S = 3.0, 4.0, 0.5, 60.0
 DEFAULT_DEADLINE_S, NOTICED_S = 60.0, 10.0  # the program's own, with which a loss is noticed soon
 # Open MPI's own variables: any user, more processes than cores, nothing bound, and some seconds to
 # say why they end for processes that it ends.
@@ -34,7 +35,7 @@ POLL_S = 0.0005
 
 # A network of the run's own, where a process is cut off by rules of routing. Addresses of the
 # machine come behind these. Needs root.
-CUT = "cut"
+CUT, FROZEN = "cut", "frozen"
 NETWORK = ["unshare", "--net", "sh", "-c", "ip link set lo up && "
            'ip rule add pref 10 lookup local && ip rule del pref 0 && exec "$0" "$@"']
 OVER_TCP = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}
@@ -102,7 +103,9 @@ class Loss:
         self.moved_step = draw.randint(1, laboratory.STEPS - 1) if moves else 0
         self.ranks = draw.randint(2, 4)
         self.lost = draw.randrange(self.ranks)
-        self.way = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, CUT])
+        ways = [signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, CUT]
+        # With the program's own times one that lives has four hours for work of its own.
+        self.way = draw.choice(ways + [FROZEN] * (not case.lab.default_times))
         if self.way == CUT and not can_cut():
             self.way = signal.SIGKILL
         self.pattern = draw.choice(FILES + [""] * len(FILES))  # "": by time
@@ -114,7 +117,7 @@ class Loss:
     def __str__(self):
         at = f"{self.pattern} x{self.count}" if self.pattern else "the start"
         at = f"step {self.moved_step}" if self.moved_step else at
-        way = CUT if self.way == CUT else signal.Signals(self.way).name
+        way = self.way if self.way in (CUT, FROZEN) else signal.Signals(self.way).name
         return f"{way} of rank {self.lost} of {self.ranks} {self.delay_s * 1e3:.1f} ms after {at}"
 
     def strike(self, process, run, last_s):
@@ -130,6 +133,8 @@ class Loss:
                 try:
                     if self.way == CUT:
                         cut_off(found, self.lost)
+                    elif self.way == FROZEN:
+                        return self._freeze(found[self.lost])
                     else:
                         os.kill(found[self.lost], self.way)
                 except (OSError, subprocess.CalledProcessError):
@@ -144,6 +149,11 @@ class Loss:
         while told not in process.so_far() and not process.ended(POLL_S):
             if time.monotonic() > last_s:
                 break
+
+    def _freeze(self, process):
+        words = [sys.executable, str(pathlib.Path(__file__).with_name("freeze.py")), str(process)]
+        self.tracer = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        return self.tracer.stdout.readline() == b"frozen\n"
 
     def _await_file(self, process, run, last_s):
         left, there = self.count if self.pattern else 0, False
@@ -196,7 +206,8 @@ def attack(case):
     draw, lab, run = case.random, case.lab, case.path("run")
     flags = {"train.save_steps": draw.choice([1, 2]), "train.optimizer_threads": 1}
     if not lab.default_times:
-        flags |= {"parallel.deadline_s": DEADLINE_S, "parallel.heartbeat_s": BEAT_S}
+        flags |= {"parallel.deadline_s": DEADLINE_S, "parallel.work_s": WORK_S,
+                  "parallel.heartbeat_s": BEAT_S}
     moves = draw.random() < 0.4
     model = lab.path("skewed") if moves else lab.path("model")
     if moves:
@@ -246,7 +257,7 @@ def judge(case, loss, struck, hangs, outcome, took_s, saved):
         case.expect(outcome.code == 0, "an end of a run that nobody struck", outcome.ended())
         return
     # Ranks join within a minute, and agree on the deadline before they open their data.
-    deadline_s = DEFAULT_DEADLINE_S if case.lab.default_times else DEADLINE_S
+    deadline_s = DEFAULT_DEADLINE_S if case.lab.default_times else WORK_S
     most_s = deadline_s + 10 + (0 if "data: " in text else JOIN_S)
     took_s -= 10 if hangs else 0
     if hangs or (outcome.code == -signal.SIGSEGV and "(PMIx_server_finalize+" in text):
