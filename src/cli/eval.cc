@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "cli/joined_run.h"
-#include "cli/ranked_run.h"
 #include "cli/run_command.h"
 #include "cli/run_file.h"
 #include "cli/shared_settings.h"

@@ -6,7 +6,6 @@
 #include "base/number_text.h"
 #include "base/utf8.h"
 #include "cli/joined_run.h"
-#include "cli/ranked_run.h"
 #include "cli/run_command.h"
 #include "cli/run_file.h"
 #include "cli/shared_settings.h"

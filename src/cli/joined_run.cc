@@ -6,13 +6,17 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "cli/commands.h"
+#include "parallel/gpus/mixed_link.h"
+#include "parallel/heartbeat.h"
 #include "parallel/launcher.h"
 
 namespace pagoda {
 namespace {
 
-constexpr double kJoinS = 60;
+// Nobody knows yet what a rank that does not come has as its deadline.
+constexpr double kMostJoinS = 60;
 
 // One of those that are left says it; two where it is not plain that rank 0 is left.
 bool says(int rank, const std::string& why) {
@@ -50,15 +54,42 @@ Status run_joined(MpiCommunicator& all, const std::function<Status()>& body, dou
   return Status(status.code(), "");
 }
 
+Status run_alone_or_joined(const std::function<Status()>& alone,
+                           const std::function<Status(MpiCommunicator&)>& together) {
+  if (!read_launch().together()) return alone();
+  install_stop_signals();
+  ASSIGN_OR_RETURN(const std::unique_ptr<MpiCommunicator> all, join_processes(kMostJoinS));
+  if (all->size() == 1) return alone();
+  return run_joined(*all, [&] { return together(*all); });
+}
+
+Status run_ranked(MpiCommunicator& all, const RunConfig& config, const RankedWork& ranked) {
+  RETURN_IF_ERROR(check_same_program(all, program_text()));
+  const RunConfig::Parallel& times = config.parallel;
+  RankGroup ranks(&all, [&](std::vector<LinkEnd> ends, Trace* trace) {
+    return open_mixed_link(all, std::move(ends), times.deadline_s,
+                           times.nccl ? open_nccl : OpenGpuLink(), trace);
+  });
+  RETURN_IF_ERROR(ranked.settle(ranks));
+  ranks.set_deadlines(times.deadline_s, times.work_s);
+  const StepRange ports = config.port_range();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Heartbeat> heartbeat,
+                   Heartbeat::start(all,
+                                    {times.heartbeat_s, times.deadline_s,
+                                     static_cast<int>(ports.first), static_cast<int>(ports.last)},
+                                    [&](int rank, const Status& loss) { all.lose(rank, loss); }));
+  ranks.set_progress([&](const std::string& word) { heartbeat->progress(word); });
+  const RankGroup::OwnWork reads(ranks);  // models and texts, each for itself
+  const Status ended = ranked.work(ranks);
+  heartbeat->stop();
+  return ended;
+}
+
 Status run_by_one(const char* command, const std::function<Status()>& body) {
-  const Launch launch = read_launch();
-  if (!launch.together()) return body();
-  ASSIGN_OR_RETURN(const std::unique_ptr<MpiCommunicator> all, join_processes(kJoinS));
-  if (all->size() == 1) return body();
-  return run_joined(*all, [&] {
+  return run_alone_or_joined(body, [command](MpiCommunicator& all) {
     return Status(Exit::kUsage, strf("pagoda %s is the work of one process, and %s started %d; "
                                      "nothing was done: start it alone",
-                                     command, launch.launcher.c_str(), all->size()));
+                                     command, read_launch().launcher.c_str(), all.size()));
   });
 }
 

@@ -5,7 +5,9 @@
 #include <functional>
 #include <string>
 
+#include "config/run_config.h"
 #include "parallel/mpi_communicator.h"
+#include "parallel/rank_group.h"
 
 namespace pagoda {
 
@@ -15,6 +17,17 @@ namespace pagoda {
 // launchers would wait for it. One that has not ended `end_s` after a loss is ended then without
 // leaving MPI, by the loss's exit code: a thread of it stands still, or is at long work.
 Status run_joined(MpiCommunicator& all, const std::function<Status()>& body, double end_s = 10);
+
+// Runs `alone`, or `together` if a launcher started this process with others, as run_joined() does.
+Status run_alone_or_joined(const std::function<Status()>& alone,
+                           const std::function<Status(MpiCommunicator&)>& together);
+
+// What each rank of a command does that only reads a run or a model: `settle` makes the settings in
+// `config` those of rank 0, and `work` follows, with links and heartbeats of these settings.
+struct RankedWork {
+  std::function<Status(RankGroup&)> settle, work;
+};
+Status run_ranked(MpiCommunicator& all, const RunConfig& config, const RankedWork& ranked);
 
 // Runs `body`, which is the work of one process. Where a launcher started several, none does it:
 // kUsage names the `command`, in one line.
