@@ -59,7 +59,7 @@ ROOMS = {
     "preview": RUN | {"plan/rounds", "plan/exchange", "plan/forecast", "plan/search", "plan/zebra",
                       "train"},
     "report": RUN | {"train"},
-    "commands": RUN | {"train", "preview", "report", "gguf"},
+    "commands": RUN | {"plan/exchange", "train", "preview", "report", "gguf"},
     "bench/race": RUN,
     "bench/roofs": RUN | KERNEL_ROOMS | {"bench/race"},
     "bench": RUN | KERNEL_ROOMS | {"train", "preview", "report", "bench/race", "bench/roofs"},
@@ -74,7 +74,6 @@ ROOMS = {
 KEPT_FOR = {
     "src/plan/exchange/colocation": "Pipelines: two models in one generate",
     "src/plan/exchange/heterogeneous_colocation": "Pipelines: two models in one generate",
-    "src/plan/exchange/expert_assignment": "Pipelines: two models in one generate",
     "src/plan/exchange/inference_time": "Pipelines: two models in one generate",
     "src/plan/exchange/place_swaps": "Pipelines: two models in one generate",
     "src/plan/zebra/zebra_join": "Pipelines: zebra groups as copies",

@@ -41,7 +41,7 @@ struct EvalFlags {
   std::string checkpoint;
   bool whole_text = true;  // else its first config.train.eval_batches microbatches
   bool json = false;
-  // By which experts are shared out among devices; none: by the devices' speed alone.
+  // Says how experts are shared out among devices; none: by the devices' speed alone.
   std::optional<RoutingTrace> routing;
 };
 // Prints the loss of a model, or of a run's newest checkpoint, on config.data.eval_path (not empty;

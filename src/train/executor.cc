@@ -261,10 +261,8 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
       return;  // no work, or transfer()'s, or that of the experts that they join
     case TaskKind::kTakeParcel:
       return s.copy(page(0), lease.data(1) + task.first_byte, task.bytes);
-    case TaskKind::kPlaceRows:
-      return enqueue_place(task, lease, s);
-    case TaskKind::kPackRows:
-      return enqueue_pack(task, lease, s);
+    case TaskKind::kPlaceRows: return enqueue_place(task, lease, s);
+    case TaskKind::kPackRows: return enqueue_pack(task, lease, s);
     case TaskKind::kAdam: return enqueue_adam(task, lease, s, *ledger);
     case TaskKind::kEmbed:
       return blocks.embed(b, page(0), page(1), step, s);
@@ -272,8 +270,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
       return blocks.attention(l, b, page(0), page(1), documents(b), page(2), step, s);
     case TaskKind::kCachedAttention:
       return blocks.cached_attention(l, b, page(0), page(1), page(2), step, s);
-    case TaskKind::kRoute:
-      return enqueue_route(task, lease, choices(1), in, s);
+    case TaskKind::kRoute: return enqueue_route(task, lease, choices(1), in, s);
     case TaskKind::kIndex: return enqueue_index(task, s);
     case TaskKind::kDispatch:
     case TaskKind::kDispatchBackward:
@@ -307,8 +304,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
                                        step, s);
     case TaskKind::kEmbedBackward:
       return blocks.embed_backward(b, in.dresidual, sum, step, s);
-    case TaskKind::kAddSums:
-      return enqueue_add_sums(task, lease, s);
+    case TaskKind::kAddSums: return enqueue_add_sums(task, lease, s);
     case TaskKind::kGradient: return enqueue_gradient(task, lease, s);
   }
   CHECK(false, "no such task");

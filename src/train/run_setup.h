@@ -64,9 +64,9 @@ struct RunSetup {
   // The `most` of each stage that are the fastest at attention attend, each to its share of the
   // shards.
   void deal_attention(int64_t most);
-  // Of a setup that only runs forward, whose bits do not follow from who computes what. A pass over
-  // a text of `microbatches` takes several of them, as many as keep the `most` devices that are the
-  // fastest at attention busy, by their speed; one where one device attends.
+  // Deals a setup that only runs forward, whose bits do not follow from who computes what. A pass
+  // over a text of `microbatches` takes several of them, as many as keep the `most` devices that
+  // are the fastest at attention busy, by their speed; one where one device attends.
   void deal_text(int64_t microbatches, int64_t most);
   // Sequences that are generated together go to the `most` devices that are the fastest at
   // attention, by their speed, in runs of neighbours. A device's are a microbatch of each pass; one

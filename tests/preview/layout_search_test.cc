@@ -105,7 +105,7 @@ TEST(LayoutSearch, WhatIsTooLargeIsLeftOut) {
   EXPECT_TRUE(found.runs.front().as_it_is);
 }
 
-// Of the fastest layout the exchange with the shortest simulated step is chosen, flat among equals,
+// The fastest layout gets the exchange with the shortest simulated step, flat among equals,
 // unless the run names one.
 TEST(LayoutSearch, ExchangeIsTheFastest) {
   const ModelSizes model = parse_model_sizes(kConfig, "test").take();

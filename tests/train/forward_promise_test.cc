@@ -211,7 +211,7 @@ TEST_F(ForwardPromise, OneLoss) {
     for (const double loss : came.losses) EXPECT_EQ(loss, expected.losses[0]);
     EXPECT_GE(came.attending.size(), std::min<size_t>(2, came.expert_rows.size()));
   }
-  // As the trainer that has made these weights says, whose steps have two microbatches.
+  // The trainer that has made these weights says so; its steps have two microbatches.
   RunConfig config = run_.config();
   config.data.eval_path = config.data.path.front();
   config.train.eval_batches = kBatches;

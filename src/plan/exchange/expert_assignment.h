@@ -37,9 +37,9 @@ Result<std::vector<int>> deal_by_load(std::span<const double> loads, std::span<c
 Result<std::vector<int>> homes_by_routing(const RunShape& shape, const RoutingTrace& trace,
                                           std::span<const double> rates);
 
-// By how much the slowest device of a layer takes longer than if the trace's tokens were shared out
-// by the rates exactly, over all layers; 1: not at all. Experts are at home as `shape` has it.
-// REQUIRES: homes_by_routing() takes the same.
+// Returns by how much the slowest device of a layer takes longer than if the trace's tokens were
+// shared out by the rates exactly, over all layers; 1: not at all. Experts are at home as `shape`
+// has it. REQUIRES: homes_by_routing() takes the same.
 double imbalance(const RunShape& shape, const RoutingTrace& trace, std::span<const double> rates);
 
 // A random permutation of [0, count), of experts to devices (RGA) or to partners of another model

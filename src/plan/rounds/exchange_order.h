@@ -31,7 +31,7 @@ struct ParcelBytes {
   int64_t bytes = 0;     // above 0
 };
 
-// Which devices exchange rows with each other, and which of these share a node.
+// The devices that exchange rows with each other, and which of these share a node.
 class ExchangeNodes {
  public:
   ExchangeNodes() = default;  // one node

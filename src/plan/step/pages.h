@@ -78,7 +78,7 @@ constexpr int64_t waves_in_flight(int devices) { return devices > 1 ? 2 : 1; }
 // A larger table, with what is held for each page beside it, would fill most of a machine's memory.
 inline constexpr int64_t kMostPages = int64_t{1} << 21;
 
-// Of rows that go through experts on another device.
+// The ways of rows that go through experts on another device.
 enum class RowsWay : uint8_t { kToExperts, kBack };
 
 // All ranks have the same pages. What is said of a page file is said of that of RunShape::rank.

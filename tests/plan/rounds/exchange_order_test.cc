@@ -162,7 +162,7 @@ TEST(ExchangeOrder, HaloSendsOneMessageFromADeviceToANode) {
   }
 }
 
-// Of equal nodes, no device takes from two in any phase if all messages are equally long.
+// Among equal nodes, no device takes from two in any phase if all messages are equally long.
 TEST(ExchangeOrder, HaloSendsToDifferentDevicesAtATime) {
   const int nodes = 4, each = 3;
   std::vector<int> node_of;

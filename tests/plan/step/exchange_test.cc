@@ -160,7 +160,7 @@ TEST(Exchange, HaloSendsToCounterparts) {
       {1, 0, 1 * kUnit},
       {2, 3, 1 * kUnit},
       {3, 2, 1 * kUnit},
-      // Of what has come from the other node, the neighbour's.
+      // The neighbour's part of what has come from the other node.
       {0, 1, 1 * kUnit, 1 * kUnit},
       {1, 0, 2 * kUnit, 0},
       {2, 3, 1 * kUnit, 1 * kUnit},
