@@ -121,6 +121,31 @@ TEST(TemplateChat, ATemplateThatRewritesMakesARowOfEachAnswer) {
   EXPECT_EQ(marked(chat, kTwoRounds, TrainOn::kLast).size(), 1u);
 }
 
+// The template refuses a prompt behind a tool's result, and writes no header for the answer to it.
+TEST(TemplateChat, AnAnswerWithoutPromptAndHeaderBeginsBehindTheMessages) {
+  const ChatTemplate chat = running(
+      "{% set ns = namespace(tool=false) %}{% for m in messages %}"
+      "{% if m.role == 'assistant' and not ns.tool %}assistant:{% endif %}"
+      "{% if m.role != 'assistant' %}{{ m.role }}:{% endif %}{{ m.content }}<|end|>"
+      "{% set ns.tool = m.role == 'tool' %}{% endfor %}"
+      "{% if add_generation_prompt %}{% if ns.tool %}{{ raise_exception('no') }}{% endif %}"
+      "assistant:{% endif %}");
+  EXPECT_EQ(marked(chat, R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},
+                             {"role":"tool","content":"c"},{"role":"assistant","content":"d"}])"),
+            Texts{"user:a<|end|>assistant:⟦b<|end|>⟧tool:c<|end|>⟦d<|end|>⟧"});
+}
+
+// The first message has nothing before it, whatever was rendered to find that it is rewritten.
+TEST(TemplateChat, ARowOfTheFirstMessageBeginsWithIt) {
+  const ChatTemplate chat = running(
+      "{% for m in messages %}{{ m.role }}:{{ m.content | upper if m.role == 'assistant' and not "
+      "loop.last else m.content }}<|end|>{% endfor %}"
+      "{% if add_generation_prompt %}assistant:{% endif %}");
+  EXPECT_EQ(marked(chat, R"([{"role":"assistant","content":"a"},{"role":"user","content":"b"},
+                             {"role":"assistant","content":"c"}])"),
+            (Texts{"assistant:⟦a<|end|>⟧", "assistant:A<|end|>user:b<|end|>assistant:⟦c<|end|>⟧"}));
+}
+
 constexpr const char* kRound =
     R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"}])";
 constexpr const char* kThree = R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},

@@ -265,6 +265,11 @@ TEST(Rope, FrequenciesByYarnAreTransformers) {
   const std::vector<double> whole = rope_frequencies(rotation, 64);
   EXPECT_NEAR(whole[12], 0.007015713956207037, 7e-9);
   EXPECT_NEAR(whole[17], 0.0002279478358104825, 3e-10);
+  // In a short context even the first pair turns less than fast_turns times: the mix begins there.
+  const std::vector<double> brief = rope_frequencies({1e4, 8.0, 64.0, 32.0, 1.0, true}, 32);
+  EXPECT_NEAR(brief[0], 1.0, 1e-7);
+  EXPECT_NEAR(brief[1], 0.4639315903186798, 1e-7);
+  EXPECT_NEAR(brief[3], 0.08446826785802841, 1e-8);
 }
 
 // Llama 3.2's heads. The numbers are those of Transformers 5.23, likewise.

@@ -32,6 +32,7 @@ struct RouteCase {
   float scale = 1.0f;
   int64_t groups = 1, groups_chosen = 1;
   bool corrected = false, by_best = false;
+  float least_sum = 1e-20f;
   RouterShape shape() const {
     RouterShape shape;
     shape.num_experts = num_experts;
@@ -42,6 +43,7 @@ struct RouteCase {
     shape.groups = groups;
     shape.groups_chosen = groups_chosen;
     shape.group_by_best = by_best;
+    shape.least_sum = least_sum;
     return shape;
   }
   Doubles scores(const double* logits) const {
@@ -127,7 +129,7 @@ void check_route(const RouteCase& c, DType dt = DType::kF32, uint64_t seed = 51)
       merit[e] += parts[e] + parts[c.num_experts + e] + parts[2 * c.num_experts + e];
     }
     const std::vector<int32_t> order = chosen_of(c, merit);
-    double sum = 0.0, all = 0.0;
+    double sum = c.least_sum, all = 0.0;
     for (int64_t j = 0; j < c.k; ++j) sum += p[order[j]];
     for (int64_t j = 0; j < c.k; ++j) {
       EXPECT_EQ(r.experts[t * c.k + j], order[j]) << "token " << t << " choice " << j;
@@ -166,6 +168,7 @@ TEST(Route, SigmoidsCorrectionsGroupsAndScaleMatchReference) {
     c.scale = random() % 2 == 0 ? 1.0f : 2.5f;
     c.corrected = random() % 4 != 0;
     c.by_best = random() % 4 == 0;
+    c.least_sum = seed % 3 == 0 ? 0.5f : 1e-20f;
     SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << c.num_experts << " experts, "
                                     << c.groups_chosen << " of " << c.groups << " groups");
     check_route(c, random() % 2 == 0 ? DType::kF32 : DType::kBF16, 100 * seed);
@@ -342,7 +345,7 @@ double route_loss(const RouteCase& c, const Doubles& logits, const std::vector<i
   double loss = 0.0;
   for (int64_t t = 0; t < c.tokens; ++t) {
     const Doubles p = c.scores(&logits[t * c.num_experts]);
-    double sum = 0.0, all = 0.0;
+    double sum = c.least_sum, all = 0.0;
     for (int64_t j = 0; j < c.k; ++j) sum += p[experts[t * c.k + j]];
     for (int64_t j = 0; j < c.k; ++j) {
       const double w = p[experts[t * c.k + j]] / (c.renormalise ? sum : 1.0);
@@ -357,11 +360,12 @@ double route_loss(const RouteCase& c, const Doubles& logits, const std::vector<i
 }
 
 TEST(Route, GradientMatchesFiniteDifferences) {
-  for (const RouteCase& c : {RouteCase{6, 5, 2, true}, RouteCase{6, 5, 2, false},
-                             RouteCase{3, 20, 4, true}, RouteCase{2, 3, 3, true},
-                             RouteCase{5, 6, 3, true, true, 2.5f, 3, 2, true},
-                             RouteCase{5, 6, 2, false, true, 1.5f, 1, 1, true},
-                             RouteCase{4, 8, 2, true, false, 2.0f}}) {
+  for (const RouteCase& c :
+       {RouteCase{6, 5, 2, true}, RouteCase{6, 5, 2, false}, RouteCase{3, 20, 4, true},
+        RouteCase{2, 3, 3, true}, RouteCase{5, 6, 3, true, true, 2.5f, 3, 2, true},
+        RouteCase{5, 6, 2, false, true, 1.5f, 1, 1, true},
+        RouteCase{5, 6, 2, true, true, 1.0f, 1, 1, true, false, 0.5f},
+        RouteCase{4, 8, 2, true, false, 2.0f}}) {
     for (DType dt : kDTypes) {
       RouteRun r(c);
       r.logits.randomise(54);

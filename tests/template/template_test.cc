@@ -134,6 +134,17 @@ TEST(Template, Dates) {
   }
 }
 
+// A block that is captured has no place in the text yet.
+TEST(Template, CapturedGenerationIsNotMarked) {
+  const auto got = rendered(
+      "{% set x %}{% generation %}a{% endgeneration %}{% endset %}"
+      "{% macro m() %}{% generation %}b{% endgeneration %}{% endmacro %}"
+      "c{{ x }}{{ m() }}{% generation %}d{% endgeneration %}");
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got.value().text, "cabd");
+  EXPECT_EQ(got.value().generated, (std::vector<std::pair<size_t, size_t>>{{3, 4}}));
+}
+
 TEST(Template, TellsWhetherItMarksGeneration) {
   EXPECT_TRUE(Template::parse("{% if 1 %}{% generation %}{% endgeneration %}{% endif %}")
                   .value()

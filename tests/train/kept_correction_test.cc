@@ -106,39 +106,56 @@ std::vector<int> train_and_count(const RunConfig& config, Storage* storage) {
   return count;
 }
 
+constexpr double kSpeed = 0.01;
+
 // Against the rule of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2) written down in double: after a
 // step the correction falls by the speed for an expert with more than the mean, and else rises.
+void expect_moved_by_load(TinyRun& run) {
+  const std::string model = run.config().model.path, before = odd_numbers();
+  write_at(model, before);
+  run.config().optim.correction_speed = kSpeed;
+  run.use_minimum_budgets();
+  auto storage = open_storage(IoKind::kThreads, run.dir().path());
+  ASSERT_TRUE(storage.ok()) << storage.status().message();
+  const std::vector<int> count = train_and_count(run.config(), storage->get());
+  auto input = open_model(model, run.config().train.output_dir, -1, storage->get());
+  ASSERT_TRUE(input.ok()) << input.status().message();
+  const std::string out = run.dir().file("out");
+  ASSERT_TRUE(export_weights(*input->weights, *input->folder, out).ok());
+  const std::string after = bytes_of(out, kName);
+  int moved = 0;
+  for (size_t e = 0; e < 12; ++e) {
+    float was = 0, is = 0;
+    std::memcpy(&was, before.data() + 4 * e, 4);
+    std::memcpy(&is, after.data() + 4 * e, 4);
+    // Numbers from 8 to 16 are rounded by 2^-21 at most, once in each step.
+    const double slack = 0x1p-21 * static_cast<double>(run.config().train.steps) + 1e-8;
+    EXPECT_NEAR(is, was + kSpeed * count[e], slack) << e;
+    moved += count[e] != 0;
+  }
+  EXPECT_GE(moved, 6);
+}
+
 TEST(KeptCorrection, MovesByTheLoadOfEachStep) {
-  constexpr double kSpeed = 0.01;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert, ClipKind::kNone}) {
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", clip " << static_cast<int>(clip));
       TinyRun run(dtype, kGlm);
-      const std::string model = run.config().model.path, before = odd_numbers();
-      write_at(model, before);
-      run.config().optim.correction_speed = kSpeed;
       run.config().optim.clip = clip;
-      run.use_minimum_budgets();
-      auto storage = open_storage(IoKind::kThreads, run.dir().path());
-      ASSERT_TRUE(storage.ok()) << storage.status().message();
-      const std::vector<int> count = train_and_count(run.config(), storage->get());
-      auto input = open_model(model, run.config().train.output_dir, -1, storage->get());
-      ASSERT_TRUE(input.ok()) << input.status().message();
-      const std::string out = run.dir().file("out");
-      ASSERT_TRUE(export_weights(*input->weights, *input->folder, out).ok());
-      const std::string after = bytes_of(out, kName);
-      int moved = 0;
-      for (size_t e = 0; e < 12; ++e) {
-        float was = 0, is = 0;
-        std::memcpy(&was, before.data() + 4 * e, 4);
-        std::memcpy(&is, after.data() + 4 * e, 4);
-        // Numbers from 8 to 16 are rounded by 2^-21 at most, once in each step.
-        const double slack = 0x1p-21 * static_cast<double>(run.config().train.steps) + 1e-8;
-        EXPECT_NEAR(is, was + kSpeed * count[e], slack) << e << ", clip " << static_cast<int>(clip);
-        moved += count[e] != 0;
-      }
-      EXPECT_GE(moved, 6);
+      expect_moved_by_load(run);
     }
   }
+}
+
+// Microbatches go backward one by one there, and each adds to the load.
+TEST(KeptCorrection, MovesByTheLoadOfAllMicrobatchesOfAPipeline) {
+  TinyRun run(DType::kBF16, kGlm);
+  run.config().train.micro_batch_tokens = run.config().data.sequence_len;
+  run.config().train.chunks = 2;
+  run.config().train.devices = {"cpu*2"};
+  run.config().parallel.layout = LayoutKind::kPipeline;
+  run.config().parallel.order = PipelineOrder::kOneForwardOneBackward;
+  expect_moved_by_load(run);
 }
 
 TEST(KeptCorrection, IsNotMovedWhereThereIsNone) {

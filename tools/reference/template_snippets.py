@@ -246,6 +246,12 @@ BLOCKS = [
     "{{ @ }}",
     "{% macro m %}{% endmacro %}",
     "{% if a = b %}{% endif %}",
+    # Texts are stripped of what Unicode calls white space, and sort is stable.
+    "{{ '\u00a0\u3000 x\u2003\u0085 '|trim }}|{{ '\u2028x\u1680'.strip() }}",
+    "a\u00a0 {%- if 1 -%} \u3000\u2009b{% endif %}",
+    "{% set l = [{'k': 1, 'n': 'a'}, {'k': 0, 'n': 'b'}, {'k': 1, 'n': 'c'}, {'k': 0, 'n': 'd'}] %}"
+    "{% for m in l|sort(attribute='k') %}{{ m.n }}{% endfor %} "
+    "{% for m in l|sort(attribute='k', reverse=true) %}{{ m.n }}{% endfor %}",
 ]
 
 SNIPPETS = ["{{ " + expression.strip() + " }}"
