@@ -8,7 +8,10 @@ and the folder is put back. A line a draw: whether fp32 logits and losses are wi
 gradient within 1e-4 of Transformers (with experts in both layouts), 50 steps of AdamW, greedy
 tokens, and the byte-exact round trip hold ("ok", else the tests that fail); then the worst
 gradient, the worst loss of the curve, and how far bf16 is at most, in distances of Transformers'
-own bf16. Exit 1 when any fails; bf16's ratio is told, not judged (tests/golden/README.md).
+own bf16. Where the curve fails, a second line says how far Transformers' own fp32 is from its fp64
+on it, and how far it is from itself when it begins one rounding away: what is nearer than these is
+as near as fp32 can tell. Exit 1 when any fails; bf16's ratio is told, not judged
+(tests/golden/README.md).
 """
 
 import argparse
@@ -123,12 +126,72 @@ def run_tests(build, family):
     return sorted(set(failed)), figures
 
 
+@contextlib.contextmanager
+def in_doubles():
+    """What asks PyTorch for fp32 gets fp64: Transformers' norms, angles and softmaxes do."""
+    before = torch.float32, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32 = torch.float = before[0]
+        torch.Tensor.float = before[1]
+
+
+def one_rounding_away(model):
+    """Moves each weight by its last bit, up or down at random."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for _, parameter in sorted(model.named_parameters()):
+            sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2.0 - 1.0
+            parameter.mul_(1.0 + sign * 2.0**-23)
+    return model
+
+
+def curve_of(family):
+    """The folder and the file that the curve's test reads."""
+    if family == QWEN3:
+        return GOLDEN / QWEN3_TINY, GOLDEN / "curve/expected.safetensors"
+    return GOLDEN / family, GOLDEN / family / "curve.safetensors"
+
+
+def distance_from(want, model, record):
+    """The worst loss, relative gradient norm and final tensor (relative L2) of a training again."""
+    losses, norms = torch.tensor(record["cross_entropy"]), torch.tensor(record["grad_norm"])
+    found = dict(ref.hub_tensors(model.named_parameters(), model.config.model_type))
+    finals = {name: float(goldens.distance(found[name], tensor)) for name, tensor in
+              ((key.removeprefix("final."), want[key]) for key in want if key.startswith("final."))}
+    worst = max(finals, key=finals.get)
+    apart = (norms / want["grad_norm"] - 1.0).abs()
+    far = (apart > 1e-3).nonzero().flatten().tolist()
+    since = f" (above 1e-3 from step {far[0] + 1} on)" if far else ""
+    return (f"losses {float((losses - want['cross_entropy']).abs().max()):.2e}, gradient norms "
+            f"{float(apart.max()):.2e}{since}, final tensors {finals[worst]:.2e} ({worst})")
+
+
+def own_distances(family):
+    """How far Transformers is from itself on the family's curve."""
+    folder, path = curve_of(family)
+    want = load_file(path)
+    tokens = want["input_ids"].long()
+    moved = one_rounding_away(goldens.load(folder, torch.float32))
+    near = distance_from(want, moved, goldens.train_curve(moved, tokens))
+    exact = goldens.load(folder, torch.float64, experts_implementation="eager")
+    with in_doubles():
+        record = goldens.train_curve(exact, tokens)
+    return (f"  Transformers' fp64 from its fp32: {distance_from(want, exact, record)}\n"
+            f"  its fp32 one rounding away:       {near}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=Path, help="folder of the test programs")
     parser.add_argument("--only", choices=sorted(random_sizes.CONFIGS))
     parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--own", action="store_true",
+                        help="say how far Transformers is from itself in any case")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -139,10 +202,14 @@ def main():
             with put_back(folders_of(family)), contextlib.redirect_stdout(io.StringIO()):
                 seed = make_draw(family, number)
                 failed, figures = run_tests(arguments.build, family)
+                curve = any("CurveParity" in name for name in failed) or arguments.own
+                own = own_distances(family) if curve else ""
             wrong += bool(failed)
             print(f"{family:15} {number:4} {seed:5} {figures['gradient']:9.2e} "
                   f"{figures['curve']:9.2e} {figures['bf16']:6.2f}  "
                   f"{' '.join(failed) if failed else 'ok'}", flush=True)
+            if own:
+                print(own, flush=True)
     print(f"{wrong} draws with a failed test")
     raise SystemExit(1 if wrong else 0)
 
