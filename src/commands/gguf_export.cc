@@ -39,18 +39,18 @@ Status write_gguf(WeightSource& source, const TensorTable& table, GgufModel mode
                     strf("tensor \"%s\" is not finite at element %lld; take an earlier checkpoint",
                          tensor.name.c_str(), (long long)bad));
     }
-    if (place.heads > 0) {
-      changed.resize(static_cast<size_t>(tensor.num_elements()));
-      permute_rows(from, place.heads, tensor.shape[0] / place.heads, tensor.shape[1],
-                   changed.data());
+    int64_t count = tensor.stored_elements();
+    if (place.order != GgufOrder::kAsItIs) {
+      changed = in_order(place, from, tensor.shape[0], tensor.shape[1]);
       from = changed.data();
+      count = std::ssize(changed);
     }
     if (tensor.is_correction()) {
-      changed.resize(static_cast<size_t>(tensor.stored_elements()));
-      join_correction(from, tensor.stored_elements(), changed.data());
+      changed.resize(static_cast<size_t>(count));
+      join_correction(from, count, changed.data());
       from = changed.data();
     }
-    RETURN_IF_ERROR(writer.write(place.in_file, place.first, from, tensor.stored_elements()));
+    RETURN_IF_ERROR(writer.write(place.in_file, place.first, from, count));
   }
   return writer.finish();
 }

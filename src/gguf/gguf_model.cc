@@ -1,122 +1,24 @@
 #include "gguf/gguf_model.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/log.h"
+#include "gguf/gguf_architecture.h"
 #include "model/json.h"
 
 namespace pagoda {
 namespace {
 
-enum class Norms : uint8_t { kNever, kAlways, kAsTold };
-
-// What llama.cpp calls a family, and what it computes whatever the file says.
-struct Architecture {
-  const char* model_type;
-  const char* name;
-  Norms norms = Norms::kAlways;  // the weights of a token's experts
-  bool permutes = false;         // rows of queries and keys
-  bool expert_ffn = true;        // the width of an expert has an entry of its own
-  const char* norm2 = "ffn_norm";
-  bool dense_first = false;  // layers without experts come first, and their number is told
-  bool granite = false;      // multipliers have entries
-  bool windows = false;      // in every other layer from the first on
-  bool shares_keys = true;   // there may be fewer heads of keys than of queries
-};
-
-constexpr Architecture kArchitectures[] = {
-    {.model_type = "mixtral", .name = "llama", .permutes = true, .expert_ffn = false},
-    {.model_type = "olmoe",
-     .name = "olmoe",
-     .norms = Norms::kNever,
-     .expert_ffn = false,
-     .shares_keys = false},
-    {.model_type = "qwen2_moe", .name = "qwen2moe", .norms = Norms::kNever},
-    {.model_type = "qwen3_moe", .name = "qwen3moe"},
-    {.model_type = "glm4_moe",
-     .name = "glm4moe",
-     .norms = Norms::kAsTold,
-     .norm2 = "post_attention_norm",
-     .dense_first = true},
-    {.model_type = "gpt_oss", .name = "gpt-oss", .norm2 = "post_attention_norm", .windows = true},
-    {.model_type = "granitemoe",
-     .name = "granitemoe",
-     .permutes = true,
-     .expert_ffn = false,
-     .granite = true},
-    {.model_type = "dots1",
-     .name = "dots1",
-     .norms = Norms::kAsTold,
-     .dense_first = true,
-     .shares_keys = false},
-    {.model_type = "minimax_m2", .name = "minimax-m2"},
-};
-
-Status cannot(const ModelConfig& c, const std::string& why) {
-  return Status(Exit::kBadData,
-                strf("this %s cannot be written as GGUF: %s; export it as a Hugging "
-                     "Face folder, which llama.cpp's converter reads",
-                     c.family->model_type, why.c_str()));
-}
-
-Result<Architecture> architecture_of(const ModelConfig& c) {
-  std::string known;
-  for (const Architecture& a : kArchitectures) {
-    known += (known.empty() ? "" : ", ") + std::string(a.model_type);
-    if (a.model_type != std::string(c.family->model_type)) continue;
-    const bool norms = a.norms == Norms::kAlways;
-    if (a.norms != Norms::kAsTold && c.norm_topk_prob != norms) {
-      return cannot(c, strf("llama.cpp %s the weights of a token's experts, and the model does not "
-                            "(\"norm_topk_prob\")",
-                            norms ? "norms" : "does not norm"));
-    }
-    return a;
+// YaRN's "mscale_all_dim", by which llama.cpp scales scores; 0: there is none.
+double mscale_all_dim(const ModelConfig& c) {
+  const Json config = Json::parse(c.json);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json rope = config.value(key, Json());
+    if (!rope.is_object() || rope.empty()) continue;
+    const Json factor = rope.value("mscale_all_dim", Json());
+    return factor.is_number() ? factor.get<double>() : 0.0;
   }
-  return cannot(c, "its family is none of " + known);
-}
-
-bool slides_in_turn(const ModelConfig& c) {
-  for (int64_t l = 0; l < c.num_layers; ++l) {
-    if ((c.window_of(l) > 0) != (l % 2 == 0)) return false;
-  }
-  return true;
-}
-
-Status check_gpt_oss(const ModelConfig& c) {
-  constexpr double kSlope = 1.702, kLimit = 7.0;
-  if (c.swiglu_slope != kSlope || c.swiglu_limit != kLimit || !c.qkv_bias) {
-    return cannot(c, "llama.cpp has gpt-oss with biases, and its own limit and slope of SwiGLU");
-  }
-  if (c.rotation.factor > 0.0 && (c.rotation.fast_turns != 32.0 || c.rotation.slow_turns != 1.0)) {
-    return cannot(c, "its YaRN has a \"beta_fast\" or \"beta_slow\" of its own");
-  }
-  return slides_in_turn(c) ? Status()
-                           : cannot(c, "in llama.cpp every other layer of gpt-oss has a window");
-}
-
-Status check_computed_alike(const ModelConfig& c, const Architecture& a) {
-  const int64_t dense = c.num_layers - c.num_moe_layers();
-  for (int64_t l = 0; l < dense; ++l) {
-    if (!a.dense_first || c.is_moe_layer(l)) {
-      return cannot(c, "it has layers without experts where llama.cpp knows nothing of them");
-    }
-  }
-  if (!a.shares_keys && c.num_kv_heads != c.num_heads) {
-    return cannot(c, "it has fewer heads of keys than of queries");
-  }
-  if (c.expert_groups > 1) return cannot(c, "experts are chosen by groups");
-  if (c.family->sigmoid_router && !c.router_correction) {
-    return cannot(c, "the choice of experts has no correction");
-  }
-  if (a.windows) return check_gpt_oss(c);
-  if (c.rotation.factor > 0.0) return cannot(c, "its rotary embedding is scaled");
-  for (int64_t l = 0; l < c.num_layers; ++l) {
-    if (c.window_of(l) > 0 && c.window_of(l) < c.max_position_embeddings) {
-      return cannot(c, "its layers slide, and llama.cpp's see everything");
-    }
-  }
-  return Status();
+  return 0.0;
 }
 
 // Entries that only some architectures read.
@@ -125,10 +27,9 @@ class OwnEntries {
   OwnEntries(const ModelConfig& c, std::string arch, GgufEntries& entries)
       : c_(c), entries_(entries), arch_(std::move(arch)) {}
 
-  // DeepSeek-V3's router.
-  void sigmoid_router() {
-    constexpr uint32_t kSigmoid = 2;
-    entries_.add(arch_ + ".expert_gating_func", kSigmoid);
+  void router() {
+    constexpr uint32_t kSoftmax = 1, kSigmoid = 2;
+    entries_.add(arch_ + ".expert_gating_func", c_.family->sigmoid_router ? kSigmoid : kSoftmax);
     entries_.add(arch_ + ".expert_weights_norm", c_.norm_topk_prob);
     entries_.add(arch_ + ".expert_weights_scale", static_cast<float>(c_.routed_scaling_factor));
     if (c_.shared_intermediate_size > 0) {
@@ -136,14 +37,45 @@ class OwnEntries {
     }
   }
 
-  void windows_and_yarn() {
-    number(".attention.sliding_window", c_.sliding_window);
+  void yarn() {
     if (c_.rotation.factor <= 0.0) return;
     entries_.add(arch_ + ".rope.scaling.type", "yarn");
     entries_.add(arch_ + ".rope.scaling.factor", static_cast<float>(c_.rotation.factor));
     number(".rope.scaling.original_context_length",
            static_cast<int64_t>(c_.rotation.original_positions));
   }
+
+  // Attention is that of one head of keys, as long as the latent and the rotated part together,
+  // whose first part is its value.
+  void latent_attention() {
+    number(".attention.head_count_kv", 1);
+    number(".attention.key_length", c_.kv_rank + c_.rope_head_dim);
+    number(".attention.value_length", c_.kv_rank);
+    number(".attention.key_length_mla", c_.key_dim());
+    number(".attention.value_length_mla", c_.value_head_dim);
+    number(".attention.kv_lora_rank", c_.kv_rank);
+    if (c_.query_rank > 0) number(".attention.q_lora_rank", c_.query_rank);
+    yarn();
+    const double mscale = mscale_all_dim(c_);
+    if (c_.rotation.factor <= 0.0 || mscale <= 0.0) return;
+    entries_.add(arch_ + ".rope.scaling.yarn_log_multiplier", static_cast<float>(0.1 * mscale));
+  }
+
+  void convolutions() {
+    std::vector<int32_t> heads;
+    for (int64_t l = 0; l < c_.num_layers; ++l) {
+      heads.push_back(c_.is_conv_layer(l) ? 0 : static_cast<int32_t>(c_.num_kv_heads));
+    }
+    entries_.add(arch_ + ".attention.head_count_kv", heads);
+    number(".shortconv.l_cache", c_.conv_width);
+  }
+
+  void plain_attention() { number(".attention.head_count_kv", c_.num_kv_heads); }
+  void key_and_value() {
+    number(".attention.key_length", c_.head_dim);
+    number(".attention.value_length", c_.head_dim);
+  }
+  void window() { number(".attention.sliding_window", c_.sliding_window); }
 
   // Multipliers as config.json has them: ModelConfig keeps others.
   void granite(const Json& config) {
@@ -166,19 +98,28 @@ class OwnEntries {
   std::string arch_;
 };
 
-void add_own_entries(const ModelConfig& c, const Architecture& a, const Json& config,
+void add_own_entries(const ModelConfig& c, const GgufArchitecture& a, const Json& config,
                      GgufEntries& e) {
   OwnEntries own(c, a.name, e);
-  if (c.family->sigmoid_router) own.sigmoid_router();
+  if (c.family->sigmoid_router || a.latent) own.router();
+  if (a.latent) {
+    own.latent_attention();
+  } else {
+    a.convolutions ? own.convolutions() : own.plain_attention();
+    own.key_and_value();
+  }
   if (a.dense_first) {
     e.add(std::string(a.name) + ".leading_dense_block_count",
           static_cast<uint32_t>(c.num_layers - c.num_moe_layers()));
   }
-  if (a.windows) own.windows_and_yarn();
+  if (a.windows) {
+    own.window();
+    own.yarn();
+  }
   if (a.granite) own.granite(config);
 }
 
-void add_entries(const ModelConfig& c, const Architecture& a, GgufType type,
+void add_entries(const ModelConfig& c, const GgufArchitecture& a, GgufType type,
                  const std::string& name, GgufEntries& e) {
   const std::string arch = a.name;
   const auto number = [&](const char* key, int64_t value) {
@@ -196,9 +137,6 @@ void add_entries(const ModelConfig& c, const Architecture& a, GgufType type,
   number(".embedding_length", c.hidden_size);
   number(".feed_forward_length", wide ? c.intermediate_size : c.moe_intermediate_size);
   number(".attention.head_count", c.num_heads);
-  number(".attention.head_count_kv", c.num_kv_heads);
-  number(".attention.key_length", c.head_dim);
-  number(".attention.value_length", c.head_dim);
   const Json config = Json::parse(c.json);
   const double eps = a.granite ? config.value("rms_norm_eps", 1e-6) : c.rms_norm_eps;
   e.add(arch + ".attention.layer_norm_rms_epsilon", static_cast<float>(eps));
@@ -214,14 +152,34 @@ void add_entries(const ModelConfig& c, const Architecture& a, GgufType type,
   add_own_entries(c, a, config, e);
 }
 
+// What is called otherwise in latent attention; "" if nothing.
+std::string latent_name(TensorRole role, const ModelConfig& c) {
+  switch (role) {
+    case TensorRole::kQuery:
+      return c.query_rank > 0 ? "attn_q_a" : "attn_q";
+    case TensorRole::kQueryNorm:
+      return "attn_q_a_norm";
+    case TensorRole::kQueryHeads:
+      return "attn_q_b";
+    case TensorRole::kLatent:
+      return "attn_kv_a_mqa";
+    case TensorRole::kKeyNorm:
+      return "attn_kv_a_norm";
+    case TensorRole::kLatentHeads:
+      return "attn_k_b";  // and "attn_v_b"
+    default:
+      return "";
+  }
+}
+
 // What a tensor is called behind "blk.N." or by itself, without ".weight". `mlp`: what is behind
 // "ffn_gate" and the like, "_exps" of experts, "_shexp" of a shared one.
-std::string name_of(TensorRole role, const Architecture& a, const char* mlp) {
+std::string name_of(TensorRole role, const GgufArchitecture& a, const char* mlp) {
   switch (role) {
     case TensorRole::kEmbedding:
       return "token_embd";
     case TensorRole::kFinalNorm:
-      return "output_norm";
+      return a.convolutions ? "token_embd_norm" : "output_norm";
     case TensorRole::kHead:
       return "output";
     case TensorRole::kInputNorm:
@@ -246,6 +204,10 @@ std::string name_of(TensorRole role, const Architecture& a, const char* mlp) {
       return "attn_output";
     case TensorRole::kSinks:
       return "attn_sinks";
+    case TensorRole::kConvInput:
+      return "shortconv.in_proj";
+    case TensorRole::kConvTaps:
+      return "shortconv.conv";
     case TensorRole::kRouter:
     case TensorRole::kRouterBias:
       return "ffn_gate_inp";
@@ -276,27 +238,59 @@ bool is_bias(TensorRole role) {
 }
 
 GgufType type_of(TensorRole role, const std::vector<int64_t>& shape, GgufType wanted) {
-  if (shape.size() == 1 || is_bias(role) || role == TensorRole::kRouter) return GgufType::kF32;
+  const bool exact = role == TensorRole::kRouter || role == TensorRole::kConvTaps;
+  if (shape.size() == 1 || is_bias(role) || exact) return GgufType::kF32;
   const bool blocks = shape.back() % kQ8Block == 0;
   return wanted == GgufType::kQ8_0 && !blocks ? GgufType::kF16 : wanted;
 }
 
 class TensorList {
  public:
-  TensorList(const HfFolder& folder, const Architecture& a, GgufType type, GgufModel& model)
+  TensorList(const HfFolder& folder, const GgufArchitecture& a, GgufType type, GgufModel& model)
       : table_(folder.table()), config_(folder.config()), a_(a), type_(type), model_(model) {}
 
   void add(int64_t t) {
     const TensorSpec& tensor = table_.tensors[static_cast<size_t>(t)];
+    if (tensor.role == TensorRole::kLatentHeads) return add_latent_heads(t);
+    std::vector<int64_t> shape = tensor.stored_shape();
+    if (tensor.role == TensorRole::kSharedGate) shape = {shape.back()};
+    if (tensor.role == TensorRole::kConvTaps) shape = {shape.front(), shape.back()};
+    GgufPlace place = {.tensor = t};
+    if (a_.permutes && (tensor.role == TensorRole::kQuery || tensor.role == TensorRole::kKey)) {
+      place.order = GgufOrder::kPermuted;
+      place.heads = tensor.role == TensorRole::kQuery ? config_.num_heads : config_.num_kv_heads;
+    }
+    put(place, name_in(tensor), shape);
+  }
+
+ private:
+  void add_latent_heads(int64_t t) {
+    const int64_t heads = config_.num_heads, key = config_.plain_head_dim;
+    GgufPlace place = {.tensor = t, .order = GgufOrder::kKeyHeads, .heads = heads, .key_rows = key};
+    put(place, "attn_k_b", {heads, config_.kv_rank, key});
+    place.order = GgufOrder::kValueHeads;
+    put(place, "attn_v_b", {heads, config_.value_head_dim, config_.kv_rank});
+  }
+
+  // Its name without its layer and ".weight".
+  std::string name_in(const TensorSpec& tensor) const {
     const RecordSpec& record = table_.records[static_cast<size_t>(tensor.record)];
     const bool expert = record.kind == RecordKind::kExpert;
     const bool shared = table_.find(tensor.record, TensorRole::kRouter) >= 0;
-    std::string name = name_of(tensor.role, a_, expert ? "_exps" : shared ? "_shexp" : "");
+    const bool convolves = record.kind == RecordKind::kLayer && config_.is_conv_layer(record.layer);
+    if (convolves && tensor.role == TensorRole::kOutput) return "shortconv.out_proj";
+    std::string name = a_.latent ? latent_name(tensor.role, config_) : "";
+    if (name.empty()) name = name_of(tensor.role, a_, expert ? "_exps" : shared ? "_shexp" : "");
     CHECK(!name.empty(), "%s has no name in llama.cpp", tensor.name.c_str());
+    return name;
+  }
+
+  // Notes where the tensor stands; of experts of a layer all stand in one of the file's.
+  void put(GgufPlace place, std::string name, std::vector<int64_t> shape) {
+    const TensorSpec& tensor = table_.tensors[static_cast<size_t>(place.tensor)];
+    const RecordSpec& record = table_.records[static_cast<size_t>(tensor.record)];
     name = (record.layer >= 0 ? strf("blk.%lld.", (long long)record.layer) : "") + name +
            (is_bias(tensor.role) ? ".bias" : ".weight");
-    std::vector<int64_t> shape = tensor.stored_shape();
-    if (tensor.role == TensorRole::kSharedGate) shape = {shape.back()};
     if (record.expert >= 0) shape.insert(shape.begin(), config_.num_experts);
     const auto same = [&](const GgufTensor& other) { return other.name == name; };
     auto found =
@@ -306,19 +300,14 @@ class TensorList {
       model_.tensors.push_back({name, shape, type_of(tensor.role, shape, type_)});
       found = model_.tensors.end() - 1;
     }
-    const int64_t first = std::max<int64_t>(0, record.expert) * tensor.num_elements();
-    const bool permutes =
-        a_.permutes && (tensor.role == TensorRole::kQuery || tensor.role == TensorRole::kKey);
-    const int64_t heads =
-        tensor.role == TensorRole::kQuery ? config_.num_heads : config_.num_kv_heads;
-    model_.places.push_back(
-        {t, static_cast<size_t>(found - model_.tensors.begin()), first, permutes ? heads : 0});
+    place.in_file = static_cast<size_t>(found - model_.tensors.begin());
+    place.first = std::max<int64_t>(0, record.expert) * tensor.num_elements();
+    model_.places.push_back(place);
   }
 
- private:
   const TensorTable& table_;
   const ModelConfig& config_;
-  const Architecture& a_;
+  const GgufArchitecture& a_;
   GgufType type_;
   GgufModel& model_;
 };
@@ -328,8 +317,7 @@ class TensorList {
 Result<GgufModel> describe_for_gguf(const HfFolder& folder, GgufType type,
                                     const std::string& name) {
   const ModelConfig& c = folder.config();
-  ASSIGN_OR_RETURN(const Architecture a, architecture_of(c));
-  RETURN_IF_ERROR(check_computed_alike(c, a));
+  ASSIGN_OR_RETURN(const GgufArchitecture a, architecture_of(c));
   GgufModel model;
   add_entries(c, a, type, name, model.entries);
   TensorList list(folder, a, type, model);
@@ -337,14 +325,32 @@ Result<GgufModel> describe_for_gguf(const HfFolder& folder, GgufType type,
   return model;
 }
 
-void permute_rows(const float* rows, int64_t heads, int64_t dim, int64_t in, float* permuted) {
-  for (int64_t h = 0; h < heads; ++h) {
-    for (int64_t i = 0; i < dim; ++i) {
-      const int64_t to = h * dim + (i < dim / 2 ? 2 * i : 2 * (i - dim / 2) + 1);
-      std::memcpy(permuted + to * in, rows + (h * dim + i) * in,
-                  static_cast<size_t>(in) * sizeof(float));
+std::vector<float> in_order(const GgufPlace& place, const float* rows, int64_t all_rows,
+                            int64_t in) {
+  CHECK(place.order != GgufOrder::kAsItIs && all_rows % place.heads == 0);
+  const int64_t dim = all_rows / place.heads, key = place.key_rows;
+  std::vector<float> out;
+  const auto add_row = [&](int64_t row) {
+    out.insert(out.end(), rows + row * in, rows + (row + 1) * in);
+  };
+  for (int64_t first = 0; first < all_rows; first += dim) {
+    switch (place.order) {
+      case GgufOrder::kAsItIs:
+        break;
+      case GgufOrder::kPermuted:
+        for (int64_t i = 0; i < dim; ++i) add_row(first + (i % 2) * (dim / 2) + i / 2);
+        break;
+      case GgufOrder::kKeyHeads:
+        for (int64_t r = 0; r < in; ++r) {
+          for (int64_t i = 0; i < key; ++i) out.push_back(rows[(first + i) * in + r]);
+        }
+        break;
+      case GgufOrder::kValueHeads:
+        for (int64_t i = key; i < dim; ++i) add_row(first + i);
+        break;
     }
   }
+  return out;
 }
 
 }  // namespace pagoda

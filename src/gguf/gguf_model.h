@@ -1,6 +1,7 @@
 // A model in llama.cpp's terms: the entries that describe it, and its tensors by llama.cpp's names
 // (gguf-py/gguf/constants.py). Experts are stacked; rows of queries and keys of the "llama"
-// architecture, whose rotated pairs are neighbours there, are permuted.
+// architecture, whose rotated pairs are neighbours there, are permuted; and of latent attention the
+// matrix that makes keys and values of the latent is cut in two (conversion/deepseek.py).
 #pragma once
 
 #include <cstdint>
@@ -13,18 +14,28 @@
 
 namespace pagoda {
 
+// How a matrix lies in the file. All but the first have heads of equal rows behind one another.
+enum class GgufOrder : uint8_t {
+  kAsItIs,
+  kPermuted,    // in each head row i of the first half, then row i of the second
+  kKeyHeads,    // of each head the first rows, those of its key, transposed
+  kValueHeads,  // of each head the last rows, those of its value
+};
+
 // Where a tensor of the table stands in the file.
 struct GgufPlace {
   int64_t tensor = 0;  // of the table
   size_t in_file = 0;  // the file's tensor
   int64_t first = 0;   // its element that it begins at
-  int64_t heads = 0;   // 0: as it is; else rows are permuted in each of so many heads
+  GgufOrder order = GgufOrder::kAsItIs;
+  int64_t heads = 1;
+  int64_t key_rows = 0;  // of a head: kKeyHeads, kValueHeads
 };
 
 struct GgufModel {
   GgufEntries entries;
   std::vector<GgufTensor> tensors;
-  std::vector<GgufPlace> places;  // in table order
+  std::vector<GgufPlace> places;  // in table order; a tensor may have two
 };
 
 // `type`: of matrices. Vectors and routers are fp32, as llama.cpp wants them, and with kQ8_0 what
@@ -32,8 +43,9 @@ struct GgufModel {
 // architecture for that is written here, and for what that architecture would compute otherwise.
 Result<GgufModel> describe_for_gguf(const HfFolder& folder, GgufType type, const std::string& name);
 
-// Rows of a matrix (heads * dim, in) as that architecture has them: in each head row i of the first
-// half, then row i of the second.
-void permute_rows(const float* rows, int64_t heads, int64_t dim, int64_t in, float* permuted);
+// The elements of a matrix (all_rows, in) that belong to a place, in its order. REQUIRES: another
+// order than kAsItIs.
+std::vector<float> in_order(const GgufPlace& place, const float* rows, int64_t all_rows,
+                            int64_t in);
 
 }  // namespace pagoda

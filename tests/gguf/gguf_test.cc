@@ -162,14 +162,27 @@ Status export_model(const std::string& folder, const std::string& path, GgufType
   return export_gguf(*weights, *opened, path, type);
 }
 
+// A golden model with other values in its config.json.
+std::string patched_folder(const TempDir& dir, const std::string& name, const Json& patch) {
+  const std::string folder = dir.file(name + std::to_string(std::hash<Json>()(patch)));
+  std::filesystem::copy(golden(name), folder);
+  Json config = Json::parse(get_file(folder + "/config.json"));
+  config.merge_patch(patch);
+  put_file(folder + "/config.json", config.dump());
+  return folder;
+}
+
 class GgufModelTest : public testing::TestWithParam<const char*> {};
 
+// The reference says what it took for other values than the golden model's, which llama.cpp does
+// not compute.
 TEST_P(GgufModelTest, TensorsAndEntriesAreTheReferences) {
   const Json reference = Json::parse(get_file(golden(std::string("gguf/") + GetParam() + ".json")));
   const std::pair<const char*, GgufType> types[] = {
       {"fp32", GgufType::kF32}, {"bf16", GgufType::kBF16}, {"q8_0", GgufType::kQ8_0}};
   TempDir dir;
-  auto folder = HfFolder::open(golden(GetParam()));
+  auto folder =
+      HfFolder::open(patched_folder(dir, GetParam(), reference.value("patch", Json::object())));
   ASSERT_TRUE(folder.ok()) << folder.status().message();
   for (const auto& [name, type] : types) {
     auto described = describe_for_gguf(*folder, type, "model");
@@ -201,7 +214,7 @@ TEST_P(GgufModelTest, TensorsAndEntriesAreTheReferences) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GgufModelTest,
                          testing::Values("mixtral", "qwen2_moe", "qwen3_moe_bf16", "granitemoe",
-                                         "minimax_m2"));
+                                         "minimax_m2", "lfm2_moe", "deepseek_v3"));
 
 // What a described model has, by name: how many numbers, and of which type.
 std::map<std::string, std::pair<int64_t, GgufType>> tensors_of(const std::string& changes) {
@@ -242,22 +255,105 @@ TEST(Gguf, TensorsOfGlm45AndGptOss) {
   EXPECT_EQ(of_gpt_oss.at("blk.1.attn_output.weight").second, GgufType::kBF16);
 }
 
+// The names that b11739 asks for (src/models/deepseek2.cpp, lfm2moe.cpp).
+TEST(Gguf, TensorsOfDeepSeekV2LiteAndLfm2) {
+  Json lite = Json::parse(kLatentV2);
+  lite.merge_patch(
+      {{"n_group", 1}, {"topk_group", 1}, {"topk_method", "greedy"}, {"num_hidden_layers", 27}});
+  const auto of_lite = tensors_of(lite.dump());
+  EXPECT_EQ(of_lite.at("blk.26.attn_q.weight").first, 4 * 12 * 32) << "4 heads of 8 + 4";
+  EXPECT_EQ(of_lite.at("blk.26.attn_kv_a_mqa.weight").first, (20 + 4) * 32);
+  EXPECT_EQ(of_lite.at("blk.26.attn_kv_a_norm.weight"), std::pair(int64_t{20}, GgufType::kF32));
+  EXPECT_EQ(of_lite.at("blk.26.attn_k_b.weight").first, 4 * 20 * 8);
+  EXPECT_EQ(of_lite.at("blk.26.attn_v_b.weight").first, 4 * 6 * 20);
+  EXPECT_EQ(of_lite.at("blk.26.ffn_up_shexp.weight").first, 2 * 24 * 32);
+  EXPECT_TRUE(of_lite.contains("blk.0.ffn_up.weight"));
+  EXPECT_FALSE(of_lite.contains("blk.1.exp_probs_b.bias"));
+  Json lfm2 = Json::parse(kLfm2);
+  lfm2["head_dim"] = 8;
+  const auto of_lfm2 = tensors_of(lfm2.dump());
+  EXPECT_EQ(of_lfm2.at("blk.0.shortconv.in_proj.weight").first, 3 * 32 * 32);
+  EXPECT_EQ(of_lfm2.at("blk.0.shortconv.conv.weight"), std::pair(int64_t{32 * 3}, GgufType::kF32));
+  EXPECT_TRUE(of_lfm2.contains("blk.2.shortconv.out_proj.weight"));
+  EXPECT_TRUE(of_lfm2.contains("blk.1.attn_q_norm.weight"));
+  EXPECT_TRUE(of_lfm2.contains("token_embd_norm.weight"));
+  EXPECT_FALSE(of_lfm2.contains("blk.1.shortconv.conv.weight"));
+}
+
+// Two heads of 4 rows, of which 1 is a key's in latent attention; a row is named by its first
+// element, h * 100 + i * 10, and column c adds c.
+TEST(Gguf, OrdersOfRows) {
+  std::vector<float> rows;
+  for (int h = 0; h < 2; ++h) {
+    for (int i = 0; i < 4; ++i) {
+      for (int c = 0; c < 2; ++c) rows.push_back(static_cast<float>(100 * h + 10 * i + c));
+    }
+  }
+  using Floats = std::vector<float>;
+  GgufPlace place = {.order = GgufOrder::kPermuted, .heads = 2, .key_rows = 1};
+  EXPECT_EQ(in_order(place, rows.data(), 8, 2),
+            (Floats{0, 1, 20, 21, 10, 11, 30, 31, 100, 101, 120, 121, 110, 111, 130, 131}));
+  place.order = GgufOrder::kKeyHeads;
+  place.key_rows = 3;
+  EXPECT_EQ(in_order(place, rows.data(), 8, 2),
+            (Floats{0, 10, 20, 1, 11, 21, 100, 110, 120, 101, 111, 121}));
+  place.order = GgufOrder::kValueHeads;
+  EXPECT_EQ(in_order(place, rows.data(), 8, 2), (Floats{30, 31, 130, 131}));
+}
+
+// DeepSeek-V2-Lite's YaRN (its config.json on the hub).
+TEST(Gguf, YarnOfDeepSeekScalesScores) {
+  Json lite = Json::parse(kLatentV2);
+  lite.merge_patch({{"n_group", 1},
+                    {"topk_group", 1},
+                    {"topk_method", "greedy"},
+                    {"num_hidden_layers", 27},
+                    {"rope_scaling",
+                     {{"type", "yarn"},
+                      {"factor", 40},
+                      {"beta_fast", 32},
+                      {"beta_slow", 1},
+                      {"mscale", 0.707},
+                      {"mscale_all_dim", 0.707},
+                      {"original_max_position_embeddings", 64}}}});
+  TinyRun run(DType::kBF16, tiny_with(lite.dump().c_str()).c_str());
+  auto folder = HfFolder::open(run.config().model.path);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  auto described = describe_for_gguf(*folder, GgufType::kBF16, "m");
+  ASSERT_TRUE(described.ok()) << described.status().message();
+  TempDir dir;
+  auto writer = GgufWriter::create(dir.file("m.gguf"), described->entries, {});
+  ASSERT_TRUE(writer.ok() && writer->finish().ok());
+  const GgufText file(dir.file("m.gguf"));
+  EXPECT_EQ(file.entry("deepseek2.rope.scaling.type"), "yarn");
+  EXPECT_EQ(file.entry("deepseek2.rope.scaling.factor"), 40.0);
+  EXPECT_EQ(file.entry("deepseek2.rope.scaling.original_context_length"), 64);
+  EXPECT_NEAR(file.entry("deepseek2.rope.scaling.yarn_log_multiplier").get<double>(), 0.0707, 1e-7);
+  EXPECT_EQ(file.entry("deepseek2.expert_gating_func"), 1) << "softmax";
+  EXPECT_EQ(file.entry("deepseek2.attention.head_count_kv"), 1);
+}
+
 TEST(Gguf, WhatLlamaWouldComputeOtherwiseIsRefused) {
   TempDir dir;
   const auto refused = [&](const std::string& name, const Json& patch) {
-    const std::string folder = dir.file(name + std::to_string(patch.size()));
-    std::filesystem::copy(golden(name), folder);
-    Json config = Json::parse(get_file(folder + "/config.json"));
-    config.merge_patch(patch);
-    put_file(folder + "/config.json", config.dump());
-    auto opened = HfFolder::open(folder);
+    auto opened = HfFolder::open(patched_folder(dir, name, patch));
     CHECK(opened.ok(), "%s", opened.status().message().c_str());
     const auto described = describe_for_gguf(*opened, GgufType::kF32, "m");
     EXPECT_EQ(described.status().code(), Exit::kBadData) << name;
     return described.status().message();
   };
-  EXPECT_NE(refused("lfm2_moe", Json::object()).find("its family is none of mixtral, olmoe"),
+  EXPECT_NE(refused("glm4_moe_lite", Json::object()).find("its family is none of mixtral, olmoe"),
             std::string::npos);
+  EXPECT_NE(refused("lfm2_moe", Json::object()).find("does not scale"), std::string::npos);
+  const Json ungrouped = {{"n_group", 1}, {"topk_group", 1}, {"topk_method", "greedy"}};
+  EXPECT_NE(refused("deepseek_v2", ungrouped).find("3 layers for one with a latent of queries"),
+            std::string::npos);
+  Json other = ungrouped;
+  other["rms_norm_eps"] = 1e-5;
+  EXPECT_NE(refused("deepseek_v3", other).find("rms_norm_eps"), std::string::npos);
+  other = ungrouped;
+  other["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  EXPECT_NE(refused("deepseek_v3", other).find("is scaled in another way"), std::string::npos);
   EXPECT_NE(refused("glm4_moe", Json::object()).find("by groups"), std::string::npos);
   EXPECT_NE(refused("gpt_oss", Json::object()).find("slope of SwiGLU"), std::string::npos);
   EXPECT_NE(refused("gpt_oss", {{"swiglu_limit", 7.0}}).find("\"beta_fast\""), std::string::npos);
