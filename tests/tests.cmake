@@ -239,7 +239,11 @@ add_test(NAME row_copies
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/row_copies.py
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/row-copies)
-set_tests_properties(device_tables row_copies PROPERTIES LABELS for_all)
+add_test(NAME freeze_table
+  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/freeze_table.py
+          $<TARGET_FILE:pagoda> --tiny
+          --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/freeze-table)
+set_tests_properties(device_tables row_copies freeze_table PROPERTIES LABELS for_all)
 # Without mpirun it is skipped.
 add_test(NAME cluster_tour
   COMMAND ${PROJECT_SOURCE_DIR}/tools/cluster_tour.sh $<TARGET_FILE:pagoda>
@@ -256,7 +260,7 @@ function(pagoda_bench name room)
 endfunction()
 # Asked by tools/make_tokenizer_vectors.py --check and tools/bench/tokenizer_bench.py.
 pagoda_bench(tokenizer_probe data tokenizer_probe.cc)
-# Asked by tools/make_template_vectors.py --check.
+# Asked by tools/make_template_vectors.py --check, check_template_spans.py, check_answer_places.py.
 pagoda_bench(template_probe data template_probe.cc)
 # Asked by tools/bench/adam_peers.py.
 pagoda_bench(adam_probe bench adam_probe.cc)

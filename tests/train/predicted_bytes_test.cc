@@ -162,6 +162,49 @@ TEST(PredictedBytes, AreThoseCountedWhereTensorsAreFrozen) {
   }
 }
 
+struct RecordBytes {
+  int64_t weights = 0, state = 0, gradient = 0;
+};
+
+// The bytes of all experts, and of all layers' dense parts, without what pages are rounded up by.
+std::pair<RecordBytes, RecordBytes> bytes_with(const std::vector<std::string>& freeze) {
+  TinyRun run;
+  run.config().train.freeze = freeze;
+  SimStorage storage(13);
+  auto trainer = Trainer::start(run.config(), false, &storage).take();
+  const RunShape& shape = trainer->session().shape();
+  std::pair<RecordBytes, RecordBytes> of;
+  for (const RecordShape& record : shape.records) {
+    if (record.layer < 0) continue;
+    RecordBytes& bytes = record.expert >= 0 ? of.first : of.second;
+    bytes.weights += record.num_elements * shape.dtype_bytes;
+    bytes.state += record.state_bytes;
+    bytes.gradient += record.trained_elements() * shape.dtype_bytes;
+  }
+  return of;
+}
+
+// Counted by hand: tiny_run.h's model has 24 experts in two of its layers, each of three matrices
+// of 24 x 32, and routers of 24 x 32. A number has two bytes as a weight and as a gradient; as
+// state it has a remainder of two and two moments of four.
+TEST(PredictedBytes, WhatIsFrozenHasNoStateAndNoGradient) {
+  constexpr int64_t kExperts = 2 * 24 * 3 * 24 * 32, kRouters = 2 * 24 * 32;
+  const auto [experts, layers] = bytes_with({});
+  EXPECT_EQ(experts.weights, 2 * kExperts);
+  EXPECT_EQ(experts.state, 10 * kExperts);
+  EXPECT_EQ(experts.gradient, 2 * kExperts);
+  const auto [same, without_routers] = bytes_with({"router"});
+  EXPECT_EQ(same.state, experts.state);
+  EXPECT_EQ(layers.state - without_routers.state, 10 * kRouters);
+  EXPECT_EQ(layers.gradient - without_routers.gradient, 2 * kRouters);
+  EXPECT_EQ(layers.weights, without_routers.weights);
+  const auto [frozen, others] = bytes_with({"experts"});
+  EXPECT_EQ(frozen.weights, 2 * kExperts) << "they are read";
+  EXPECT_EQ(frozen.state, 0);
+  EXPECT_EQ(frozen.gradient, 0);
+  EXPECT_EQ(others.state, layers.state);
+}
+
 // Weights that are read once a chunk, on devices of which one attends.
 TEST(PredictedBytes, AreThoseCountedInZebrasOrder) {
   for (const char* devices : {"cpu*2", "cpu*3"}) {
