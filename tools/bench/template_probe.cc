@@ -1,5 +1,5 @@
-// Asked by tools/make_template_vectors.py --check and tools/check_template_spans.py. For each line
-// of standard input it prints what comes of it, or {"error"}:
+// Asked by tools/make_template_vectors.py --check, check_template_spans.py and
+// check_answer_places.py. For each line of standard input it prints what comes of it, or {"error"}:
 //   {"template", "variables"}                         {"text", "generated"}
 //   {"template", "row", "bos", "eos", "special"}      {"rows": [{"text", "spans"}, ...]}, of the
 //                                                     row's conversation as training data has it
