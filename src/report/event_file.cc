@@ -61,7 +61,7 @@ uint32_t masked_checksum(const std::string& bytes) {
   return std::rotr(crc32c(bytes.data(), static_cast<int64_t>(bytes.size())), 15) + 0xa282ead8u;
 }
 
-// Adds the worst layer's numbers of expert_loads() (report/step_usage.h).
+// Adds the worst layer's numbers of expert_loads() (report/step_usage.h), and the dead of all.
 void add_experts(const std::string& json, std::string& summary) {
   const nlohmann::json loads = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   const auto numbers = [&](const char* name) {

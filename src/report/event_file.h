@@ -33,7 +33,8 @@ class EventFile {
 
   const std::string& path() const { return lines_->path(); }
   // Writes the numbers among the fields, as "train/loss" of a step and "eval/loss" of an
-  // evaluation, and of "experts" the worst layer's. Fields that are not finite are left out.
+  // evaluation, and of "experts" the worst layer's, or all that are dead. Fields that are not
+  // finite are left out.
   void write(MetricsType type, const MetricsFields& fields);
 
  private:
