@@ -1,19 +1,45 @@
 #!/usr/bin/env bash
-# Makes build/pagoda-portable.tar.gz: bin/pagoda and the few libraries that Debian has no archives
-# of, to carry to a Linux with glibc 2.36 or later and nothing installed. On a GPU it is the whole
-# program; where it computes on the CPU it multiplies without oneDNN, slowly. Then checks it: moved
-# elsewhere it needs no library from outside but the C library's, is under 64 MiB, and trains where
-# there is nothing but these.
+# Makes build/pagoda-portable.tar.gz: bin/pagoda, the few libraries that Debian has no archives of,
+# and a README.txt, to carry to a Linux with glibc 2.36 or later and nothing installed. On a GPU it
+# is the whole program; where it computes on the CPU it multiplies without oneDNN, slowly, as the
+# README.txt says. Then checks it: moved elsewhere it needs no library from outside but the C
+# library's, is under 64 MiB, and trains where there is nothing but these.
 #
 #   tools/portable.sh [-DNAME=VALUE...]   for CMake, e.g. -DPAGODA_CUDA_ARCHITECTURES="80;90a":
 #                                         fewer kernels to build than those of all GPUs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# What is in the archive is what the program says of itself.
+write_readme() {
+  local said
+  said=$(build/portable/pagoda --version)
+  printf '%s\n\n' "$said"
+  cat <<'TEXT'
+bin/pagoda runs on Linux on x86-64 with glibc 2.36 or later and nothing else installed. It may lie
+anywhere, with lib beside bin. `bin/pagoda --help` says what it does.
+TEXT
+  if ! grep -q 'oneDNN off' <<< "$said"; then
+    echo "It has oneDNN: on a CPU it is as fast as one that was built there."
+  else
+    cat <<'TEXT'
+What it lacks is oneDNN. On a GPU nothing is missing. On a CPU it multiplies bf16 by its own kernels
+(AVX2, AVX-512 or AMX, by the processor), and the rest, fp32 among it, by a plain loop, slowly.
+Last bits of results may differ from those of a program with oneDNN.
+TEXT
+  fi
+  if grep -qE '^PAGODA_(CUDA:.*=OFF|NVCC:.*NOTFOUND)' build/portable/CMakeCache.txt; then
+    echo "It has no kernels for GPUs."
+  fi
+}
+
+rm -f build/portable/CMakeCache.txt  # what an earlier call asked for
 cmake --preset portable "$@" > /dev/null
 cmake --build --preset portable --target pagoda
 rm -rf build/pagoda-portable build/pagoda-portable.tar.gz
 cmake --install build/portable --strip --prefix build/pagoda-portable > /dev/null
+cp LICENSE build/pagoda-portable/LICENSE.txt
+write_readme > build/pagoda-portable/README.txt
 tar -C build -czf build/pagoda-portable.tar.gz pagoda-portable
 rm -r build/pagoda-portable
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes build/pagoda_moe-VERSION-py3-none-manylinux_2_36_x86_64.whl, which carries the portable
-# program: `pip install FILE.whl`, then `pagoda --version`. The program itself runs no Python; where
-# it computes on the CPU it multiplies without oneDNN, slowly. Then installs it into an environment
-# of its own, without an index, and runs it there.
+# program: `pip install FILE.whl`, then `pagoda --version`. The program itself runs no Python; what
+# it lacks, its README.txt says. Then installs it into an environment of its own, without an index,
+# and runs it there.
 #
 #   tools/wheel.sh [-DNAME=VALUE...]      builds the portable program first (tools/portable.sh)
 #   tools/wheel.sh --archive FILE.tar.gz  takes one that is built
