@@ -50,8 +50,8 @@ struct FamilySpec {
   // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): "kv_lora_rank",
   // "q_lora_rank" and the three sizes of heads are read instead of those of other attention.
   bool latent = false;
-  bool rope_interleave = false;    // it says whether rotated pairs are neighbours; else they are
-  bool output_bias = false;        // what attention gives is projected with one where they are
+  bool rope_interleave = false;    // the key of that name says whether neighbours rotate; else yes
+  bool output_bias = false;        // where q, k and v have biases, the output projection has one
   bool sinks = false;              // AttentionShape's (kernels/ops.h)
   SharedExpert shared_expert = SharedExpert::kNone;
   int64_t shared_experts_default = 1;  // 0: the file must say
@@ -63,20 +63,20 @@ struct FamilySpec {
   bool convolutions = false;
   const char* num_experts = "num_experts";
   bool local_experts = true;       // "num_local_experts" is another name of that
-  bool always_renormalises = false;  // chosen weights sum to 1; else "norm_topk_prob" says
-  bool never_renormalises = false;   // whatever that says
-  bool norm_topk_prob = false;     // its default
+  bool always_renormalises = false;  // chosen weights sum to 1, whatever "norm_topk_prob" says
+  bool never_renormalises = false;   // chosen weights are left alone, whatever it says
+  bool norm_topk_prob = false;       // its default, where it decides
   bool scaled_router = false;      // "routed_scaling_factor" is read
   // DeepSeek-V3's router (arXiv 2412.19437, section 2.1.2): scores are sigmoids; a correction for
   // each expert, which only the choice takes.
   bool sigmoid_router = false;
   bool router_bias = false;        // one number for each expert
-  const char* correction_switch = "";  // the key that says whether there is one, default true
+  const char* correction_switch = "";  // the key that may say there is none; "": there always is
   bool expert_groups = false;      // "n_group" and "topk_group" are read
   int64_t groups_default = 1, chosen_groups_default = 1;
   double scale_default = 1.0;      // of "routed_scaling_factor"
-  // "topk_method" says whether they are: "group_limited_greedy", which chooses groups by their best
-  // expert, or "greedy", the default.
+  // "topk_method" says whether groups are chosen: by their best expert ("group_limited_greedy"), or
+  // not at all ("greedy", the default).
   bool groups_by_best = false;
   float least_sum = 1e-20f;        // RouterShape's (kernels/ops.h)
   // Experts have biases, and their SwiGLU has "swiglu_alpha" and "swiglu_limit". Files have them
@@ -87,13 +87,13 @@ struct FamilySpec {
   // read; the defaults are 1 (Granite).
   bool multipliers = false;
   bool balance_loss = true;        // "router_aux_loss_coef" is read; else the coefficient is 0
-  // It is 0 unless "output_router_logits" is true; without balance_loss that is refused.
+  // It is 0 unless "output_router_logits" is true, which is refused without balance_loss.
   bool balance_loss_switched = false;
   // How much of a head is rotated if "partial_rotary_factor" does not say; 0: all, and it is not
   // read.
   double partial_rotary_factor = 0.0;
   bool rotary_dim = false;           // "rotary_dim" may say so too, in numbers
-  const char* rope_parameters = "";  // JSON: what stands for them if config.json has none
+  const char* rope_parameters = "";  // JSON that is taken where config.json has none
   // Layers behind the last one predict further tokens. They are not trained; tensors of as many as
   // "num_nextn_predict_layers" (default 1) or "num_mtp_layers" says may be in the files.
   bool next_token_layers = false;
@@ -112,7 +112,7 @@ struct FamilySpec {
 
   const char* expert_ffn = "moe_intermediate_size";  // names the width of one expert
   const char* norm_eps = "rms_norm_eps";
-  const char* tied = "tie_word_embeddings";  // before it, if there is another name for it
+  const char* tied = "tie_word_embeddings";  // or another key that says the same, read first
 
   // Tensor names behind "model.layers.N." in per-expert files; expert e's follow "EXPERTS.e.".
   const char* norm1 = "input_layernorm.weight";
