@@ -29,8 +29,11 @@ std::string shared_text(const OptionTable& table) {
 }
 
 bool is_about_ranks(const Option& option) {
-  return option.key == "parallel.deadline_s" || option.key == "parallel.heartbeat_s" ||
-         option.key == "parallel.nccl";
+  for (const char* key : {"parallel.deadline_s", "parallel.heartbeat_s", "parallel.work_s",
+                          "parallel.ports", "parallel.nccl"}) {
+    if (option.key == key) return true;
+  }
+  return false;
 }
 
 Status share_settings(const OptionTable& table, const RunConfig& config, RankGroup& ranks) {
