@@ -41,7 +41,7 @@ TEST(MeasuredShares, FollowADeviceThatBecomesSlower) {
   RunLeg leg{1, 2};
   leg.until = until;
   leg.configure = [](RunConfig& config, int) {
-    config.train.devices = {"cpu/40*2"};  // others' work counts for little beside the sleep
+    config.train.devices = {"cpu/20*2"};  // others' work counts for little beside the sleep
     config.train.steps = 1000;                                 // a deal in the last one pays
     config.memory.device = MemorySize::of_bytes(1200 * 1024);  // not for all experts: seats vary
     config.parallel.shares = ShareKind::kMeasured;
@@ -51,7 +51,7 @@ TEST(MeasuredShares, FollowADeviceThatBecomesSlower) {
   leg.stepped = [&](Trainer& trainer, RankGroup&) {
     RETURN_IF_ERROR(follow(trainer).status());
     Session& session = trainer.session();
-    if (trainer.steps_done() >= kSlowedAt) session.executor().throttle(1, {120, 120});
+    if (trainer.steps_done() >= kSlowedAt) session.executor().throttle(1, {60, 60});
     if (trainer.steps_done() == kSlowedAt) before = share_of(session.shape(), 1);
     after = share_of(session.shape(), 1);
     seats = session.shape().seat_speeds;
