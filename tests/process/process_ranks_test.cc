@@ -24,9 +24,12 @@ class RanksTest : public MpiRunTest {
   // The smallest budgets with which that many processes do the run.
   Flags smallest(int processes, Flags flags) {
     for (const char* budget : {"memory.device", "memory.host"}) {
-      flags[budget] = "1KiB";
-      flags[budget] = named_budget(mpirun(processes, train(flags)));
-      EXPECT_NE(flags[budget], "") << budget;
+      std::string least = "1KiB";
+      while (!least.empty()) {
+        flags[budget] = least;
+        least = named_budget(mpirun(processes, train(flags)));  // the lowest rank's that is short
+        std::filesystem::remove_all(flags["train.output_dir"]);
+      }
     }
     return flags;
   }
@@ -45,7 +48,7 @@ class RanksTest : public MpiRunTest {
     Words sets;
     for (const auto& step :
          std::filesystem::directory_iterator(dir_.file(folder + "/checkpoints"))) {
-      if (!std::filesystem::exists(step.path() / "MANIFEST")) continue;
+      if (!step.path().filename().string().starts_with("step-")) continue;
       const std::string line = lines_of(get_file(step.path().string() + "/MANIFEST"))[0];
       const auto manifest = nlohmann::json::parse(line);
       for (const auto& store : manifest["stores"]) sets.push_back(store["kernel_set"]);
@@ -280,7 +283,7 @@ TEST_F(RanksTest, SignalsStopAllRanks) {
   flags["data.eval_path"] = dir_.file("long.jsonl");
   flags["train.eval_batches"] = "1000000";
   std::string text;
-  for (int i = 0; i < 400; ++i) text += get_file(dir_.file("text.jsonl"));
+  for (int i = 0; i < 40; ++i) text += get_file(dir_.file("text.jsonl"));
   put_file(dir_.file("long.jsonl"), text);
   struct Way {
     int to;  // rank; -1: mpirun, which tells all
@@ -293,7 +296,7 @@ TEST_F(RanksTest, SignalsStopAllRanks) {
     flags["train.eval_steps"] = way.evaluates ? std::to_string(saved) : "0";
     Process process(on(3, train(flags, saved > 0 ? Words{"--resume"} : Words())),
                     dir_.file("ranks"));
-    ASSERT_TRUE(process.wait_for_err(saved > 0 ? "resuming from step " : "step 10/"));
+    ASSERT_TRUE(process.wait_for_err(saved > 0 ? "resuming from step " : "step 1/"));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     if (saved == 0) {  // another run in the same folder meanwhile
       const Words words = on(2, train(flags, {"--resume"}));

@@ -250,38 +250,6 @@ TEST(RanksTrainer, AStoreThatIsNotThereOrDamaged) {
   EXPECT_EQ(run.sha256(), run.expected());
 }
 
-// Any file of rank 1's machine may not be opened; its store is one of them.
-TEST(RanksTrainer, AStoreThatMayNotBeRead) {
-  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
-  RankedTrainers run(ClipKind::kGlobal, 2);
-  SimStorage first(1), second(2);
-  SimStorage* const machines[] = {&first, &second};
-  RunLeg leg{2, 1};
-  leg.storage = [&](int rank) { return machines[rank]; };
-  leg.until = 1;
-  expect_ok(run.run(leg));
-  leg.resume = true;
-  leg.save = false;
-  leg.until = 2;
-  int stores = 0;
-  bool done = false;
-  for (int64_t nth = 1; !done; ++nth) {
-    const int64_t before = second.faults();
-    second.inject({.calls = kSimOpen, .nth = nth, .error = EACCES});
-    const LegOutcome outcome = run.run(leg);
-    done = second.faults() == before;
-    second.clear_faults();
-    if (outcome.ok()) continue;
-    expect_all_ended(outcome, Exit::kNoInput, "rank 1: " + host_name() + ": ");
-    stores += outcome.status().message().find("/pages-") != std::string::npos;
-  }
-  EXPECT_GT(stores, 0);
-  run.forget_last_leg();
-  leg.save = true;
-  expect_ok(run.run(leg));
-  EXPECT_EQ(run.sha256(), run.expected());
-}
-
 TEST(RanksTrainer, RanksThatDiffer) {
   const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
   RankedTrainers run;
@@ -336,7 +304,7 @@ TEST(RanksTrainer, ARankThatDivergesEndsAll) {
       expect_all_ended(run.run(leg), Exit::kDiverged, "optim.learning_rate");
       run.forget_last_leg();
       leg.configure = {};
-      leg.resume = true;
+      leg.resume = leg.save = true;
       expect_ok(run.run(leg));
       EXPECT_EQ(run.sha256(), run.expected());
     }
