@@ -92,7 +92,10 @@ class EvalCommand : public RunCommand {
                    (flags_.whole_text ? "" : ", a part of the text")));
       return share_settings(table_, config_, ranks);
     };
-    const auto work = [&](RankGroup& ranks) { return run_eval(config_, flags_, ranks); };
+    const auto work = [&](RankGroup& ranks) {
+      const RankGroup::OwnWork reads(ranks);  // the model and the text, each for itself
+      return run_eval(config_, flags_, ranks);
+    };
     return run_ranked(all, config_, {settle, work});
   }
 

@@ -94,7 +94,10 @@ class GenerateCommand : public RunCommand {
       RETURN_IF_ERROR(check_same_words(all, words()));
       return share_settings(table_, config_, ranks);
     };
-    const auto work = [&](RankGroup& ranks) { return run_generate(config_, flags_, ranks); };
+    const auto work = [&](RankGroup& ranks) {
+      const RankGroup::OwnWork reads(ranks);  // the model, each for itself
+      return run_generate(config_, flags_, ranks);
+    };
     return run_ranked(all, config_, {settle, work});
   }
 

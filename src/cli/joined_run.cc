@@ -79,7 +79,6 @@ Status run_ranked(MpiCommunicator& all, const RunConfig& config, const RankedWor
                                      static_cast<int>(ports.first), static_cast<int>(ports.last)},
                                     [&](int rank, const Status& loss) { all.lose(rank, loss); }));
   ranks.set_progress([&](const std::string& word) { heartbeat->progress(word); });
-  const RankGroup::OwnWork reads(ranks);  // models and texts, each for itself
   const Status ended = ranked.work(ranks);
   heartbeat->stop();
   return ended;

@@ -22,11 +22,12 @@ Status run_joined(MpiCommunicator& all, const std::function<Status()>& body, dou
 Status run_alone_or_joined(const std::function<Status()>& alone,
                            const std::function<Status(MpiCommunicator&)>& together);
 
-// What each rank of a command does that only reads a run or a model: `settle` makes the settings in
-// `config` those of rank 0, and `work` follows, with links and heartbeats of these settings.
+// What each rank of a command does: `settle` makes the settings in `config` those of rank 0, and
+// `work` follows, with links, deadlines and heartbeats of these settings.
 struct RankedWork {
   std::function<Status(RankGroup&)> settle, work;
 };
+// kMismatch where ranks are of unlike builds, the errors of both and of Heartbeat::start.
 Status run_ranked(MpiCommunicator& all, const RunConfig& config, const RankedWork& ranked);
 
 // Runs `body`, which is the work of one process. Where a launcher started several, none does it:

@@ -3,21 +3,14 @@
 #include <optional>
 
 #include "base/log.h"
-#include "base/stop_signal.h"
 #include "cli/joined_run.h"
 #include "cli/run_command.h"
 #include "cli/shared_settings.h"
 #include "cli/sheet_file.h"
 #include "commands/commands.h"
-#include "parallel/gpus/mixed_link.h"
-#include "parallel/heartbeat.h"
-#include "parallel/launcher.h"
 
 namespace pagoda {
 namespace {
-
-// Nobody knows yet what a rank that does not come has as its deadline.
-constexpr double kJoinDeadlineS = 60;
 
 class TrainCommand : public RunCommand {
  public:
@@ -55,11 +48,8 @@ class TrainCommand : public RunCommand {
 };
 
 Status TrainCommand::run() {
-  if (!read_launch().together()) return run_alone();
-  install_stop_signals();
-  ASSIGN_OR_RETURN(const std::unique_ptr<MpiCommunicator> all, join_processes(kJoinDeadlineS));
-  if (all->size() == 1) return run_alone();
-  return run_joined(*all, [&] { return run_together(*all); });
+  return run_alone_or_joined([&] { return run_alone(); },
+                             [&](MpiCommunicator& all) { return run_together(all); });
 }
 
 Status TrainCommand::run_alone() {
@@ -105,29 +95,20 @@ Status TrainCommand::resolve_together(RankGroup& ranks) {
 
 Status TrainCommand::run_together(MpiCommunicator& all) {
   set_log_quiet(flags_.quiet || all.rank() != 0);
-  RETURN_IF_ERROR(check_same_program(all, program_text()));
-  RankGroup ranks(&all, [&](std::vector<LinkEnd> ends, Trace* trace) {
-    return open_mixed_link(all, std::move(ends), config_.parallel.deadline_s,
-                           config_.parallel.nccl ? open_nccl : OpenGpuLink(), trace);
-  });
-  const Status read = read_run_file(all.rank());
-  const RunConfig::Parallel& times = config_.parallel;
-  if (read.ok() && times.deadline_s > 0) ranks.set_deadlines(times.deadline_s, times.work_s);
-  RETURN_IF_ERROR(share_settings(ranks, read));
-  ranks.set_deadlines(times.deadline_s, times.work_s);
-  const StepRange ports = config_.port_range();
-  ASSIGN_OR_RETURN(const std::unique_ptr<Heartbeat> heartbeat,
-                   Heartbeat::start(all,
-                                    {times.heartbeat_s, times.deadline_s,
-                                     static_cast<int>(ports.first), static_cast<int>(ports.last)},
-                                    [&](int rank, const Status& loss) { all.lose(rank, loss); }));
-  ranks.set_progress([&](const std::string& word) { heartbeat->progress(word); });
-  Status ended = resolve_together(ranks);
-  if (ended.ok()) ended = run_train(config_, flags_, &ranks);
-  const RankGroup::OwnWork ends(ranks);  // rank 0 may still write a trace
-  if (!all.broken()) RETURN_IF_ERROR(all.barrier());
-  heartbeat->stop();
-  return ended;
+  const auto settle = [&](RankGroup& ranks) {
+    const Status read = read_run_file(all.rank());
+    const RunConfig::Parallel& times = config_.parallel;
+    if (read.ok() && times.deadline_s > 0) ranks.set_deadlines(times.deadline_s, times.work_s);
+    return share_settings(ranks, read);
+  };
+  const auto work = [&](RankGroup& ranks) -> Status {
+    Status ended = resolve_together(ranks);
+    if (ended.ok()) ended = run_train(config_, flags_, &ranks);
+    const RankGroup::OwnWork ends(ranks);  // rank 0 may still write a trace
+    if (!all.broken()) RETURN_IF_ERROR(all.barrier());
+    return ended;
+  };
+  return run_ranked(all, config_, {settle, work});
 }
 
 }  // namespace
