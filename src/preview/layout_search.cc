@@ -69,9 +69,11 @@ void choose_exchange(const ModelSizes& model, const ClusterSheet& cluster,
     fastest = SearchedLayout{std::move(changed), false, forecast.take()};
   }
   if (!fastest) return;
-  // The run as it is stays among them.
-  if (runs.front().as_it_is) runs.insert(runs.begin(), *fastest);
-  runs.front() = *fastest;
+  if (runs.front().as_it_is) {  // it stays among them
+    runs.insert(runs.begin(), std::move(*fastest));
+  } else {
+    runs.front() = std::move(*fastest);
+  }
 }
 
 std::vector<RunConfig> with(const Choice& choice, std::span<const RunConfig> configs) {
