@@ -308,3 +308,6 @@ if(NOT PAGODA_SANITIZE)
 endif()
 set_tests_properties(${long_tests} PROPERTIES COST 1)
 set_tests_properties(${longest_tests} PROPERTIES COST 2)
+# Its processes must come to a moment of their run in time. It begins first, and one test runs
+# beside it at most.
+set_tests_properties(process_lost_ranks_test PROPERTIES COST 3 PROCESSORS 2)
