@@ -200,7 +200,8 @@ class LostRanksTest : public MpiRunTest {
   // Whether or not its parent has looked.
   static bool has_ended(int process) {
     std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-    std::string text((std::istreambuf_iterator<char>(file)), {});
+    std::string text;
+    std::getline(file, text);  // empty where the process goes between opening and reading
     const size_t end = text.rfind(") ");
     return end == std::string::npos || text[end + 2] == 'Z';
   }

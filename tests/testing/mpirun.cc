@@ -37,7 +37,8 @@ std::vector<int> rank_processes(int launcher) {
     const std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream stat(entry.path() / "stat");
-    std::string text((std::istreambuf_iterator<char>(stat)), {});
+    std::string text;
+    std::getline(stat, text);  // empty where the process goes between opening and reading
     const size_t end = text.rfind(") ");  // behind it: state, parent
     if (end == std::string::npos || std::atoi(text.c_str() + end + 4) != launcher) continue;
     std::ifstream environment(entry.path() / "environ");
