@@ -317,6 +317,10 @@ std::string summary(const std::vector<RunHistory>& runs) {
   };
   out += figure_row(runs, "MB read from disk a step", "%.3f", megabytes("fetch_bytes"));
   out += figure_row(runs, "MB written to disk a step", "%.3f", megabytes("write_back_bytes"));
+  out += figure_row(runs, "most memory of the process, GB", "%.3f", [](const RunHistory& run) {
+    const auto peaks = run.of_steps.find("peak_memory_bytes");
+    return peaks == run.of_steps.end() ? NAN : peaks->second.values.back() / 1e9;
+  });
   out += figure_row(runs, "warnings", "%.0f",
                     [](const RunHistory& run) { return static_cast<double>(run.warnings.size()); });
   return out + "</table>\n";

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "train/process_memory.h"
 #include "train/work_balance.h"
 
 namespace pagoda {
@@ -148,6 +149,7 @@ StepUsage::StepUsage(const SessionCounters& before, const SessionCounters& after
   write_back_bytes = b.write_back_bytes - a.write_back_bytes;
   upload_bytes = b.upload_bytes - a.upload_bytes;
   download_bytes = b.download_bytes - a.download_bytes;
+  peak_memory_bytes = peak_process_bytes();
   prefetches = after.prefetches.brought - before.prefetches.brought;
   prefetch_accuracy = share(after.prefetches.used - before.prefetches.used, prefetches);
 }
@@ -191,6 +193,7 @@ void StepUsage::append_to(MetricsFields& fields) const {
                               {"download_bytes", download_bytes},
                               {"copied_row_bytes", row_bytes.copied},
                               {"in_place_row_bytes", row_bytes.in_place},
+                              {"peak_memory_bytes", peak_memory_bytes},
                               {"prefetches", prefetches},
                               {"prefetch_accuracy", prefetch_accuracy}};
   fields.insert(fields.end(), mine.begin(), mine.end());

@@ -75,6 +75,8 @@ struct StepUsage {
   // The least and the most of what devices worked, of step_s.
   std::pair<double, double> busy_shares() const;
 
+  int64_t peak_memory_bytes = 0;  // of this process, since it began
+
   int64_t prefetches = 0;        // weights uploaded before their routing was known
   double prefetch_accuracy = 0;  // share that was used in the same forward, 0..1; NaN: there were
                                  // none

@@ -2,11 +2,13 @@
 // starts, on a model whose weights and optimizer state are more than five times both budgets
 // together.
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "base/bytes.h"
 #include "base/memory_size.h"
 #include "tests/testing/files.h"
+#include "tests/testing/mpirun.h"
 #include "tests/testing/run_test.h"
 #include "tests/testing/sanitizer.h"
 
@@ -91,6 +93,38 @@ TEST_F(MemoryTest, SoDoesAResumedRun) {
   expect_within_promise(run(train(flags)));
   flags["train.steps"] = "12";
   expect_within_promise(run(train(flags, {"--resume"})));
+}
+
+// A rank holds experts of its own, so budgets are used by each of several processes.
+TEST_F(MemoryTest, EachRankStaysWithinThePromise) {
+  if (!has_mpirun()) GTEST_SKIP() << "SKIPPED: built without MPI, or there is no mpirun";
+  set_mpirun_variables();
+  Flags flags = large_run();
+  flags["train.threads"] = "1";
+  for (const int ranks : {2, 3}) {
+    SCOPED_TRACE(testing::Message() << ranks << " ranks");
+    std::filesystem::remove_all(dir_.file("run"));
+    const ProcessResult result =
+        Process(mpirun_words(ranks) + program_ + train(flags), dir_.file("ranks")).wait();
+    ASSERT_EQ(result.code, 0) << result.err;
+    const int64_t budgets = kDeviceBytes + kHostBytes, overhead = promised_bytes(result);
+    ASSERT_GT(overhead, 0) << result.err;
+    nlohmann::json step;  // the last
+    for (const std::string& line : lines_of(get_file(dir_.file("run/metrics.jsonl")))) {
+      const auto object = nlohmann::json::parse(line);
+      if (object["type"] == "step") step = object;
+    }
+    ASSERT_EQ(step["ranks"].size(), static_cast<size_t>(ranks)) << step;
+    for (const nlohmann::json& rank : step["ranks"]) {
+      const int64_t peak = rank["peak_memory_bytes"];
+      std::printf("peak %s = budgets %s + %s; promised: + %s\n", format_bytes(peak).c_str(),
+                  format_bytes(budgets).c_str(), format_bytes(peak - budgets).c_str(),
+                  format_bytes(overhead).c_str());
+      EXPECT_LE(peak, budgets + overhead) << rank["rank"];
+      EXPECT_GT(peak, budgets) << rank["rank"] << ": the budgets were not used";
+      EXPECT_GT(rank["fetch_bytes"], 0) << rank["rank"];
+    }
+  }
 }
 
 }  // namespace
