@@ -216,6 +216,15 @@ def sent(race, name):
     return f"{statistics.median(all_ranks) / 2**20:.1f}"
 
 
+def memory(race, name, plan):
+    """MiB a process: the most of its slots and workspace by the plan, and the most that one of
+    them had in all, with the program itself."""
+    planned = max(rank["device_bytes"] + rank["host_bytes"] for rank in plan["ranks"])
+    had = max(rank["peak_memory_bytes"] for run in race.runs[name] for step in run.steps
+              for rank in step.get("ranks", [step]))
+    return f"{planned / 2**20:.0f}, {had / 2**20:.0f}"
+
+
 def ranks(bench, _):
     base = resident(bench, 8) | {"train.devices": "cpu/8", "train.optimizer_threads": 1}
     names = {count: f"{count} x cpu/8" for count in (1, 2, 4)}
@@ -242,19 +251,21 @@ def weak(bench, _):
     one = names[1]
     rows = []
     for count, name in names.items():
-        cells = ["", ""]
+        cells, held = ["", ""], ""
         if name in executed:
             cells = [spread(race.seconds(name)), f"{race.ratio(name, one):.2f}"]
+            held = memory(race, name, plans[name])
         plan_s = plans[name]["step_s"]
         sent_bytes = sum(rank["sent_bytes"] for rank in plans[name]["ranks"])
         rows.append([name, 8 * count, *cells,
                      "" if count == 1 or name not in executed else sent(race, name),
                      f"{plan_s:.3f}", f"{plan_s / plans[one]['step_s']:.2f}",
-                     f"{sent_bytes / 2**20:.1f}", plans[name]["bottleneck"]])
+                     f"{sent_bytes / 2**20:.1f}", held, plans[name]["bottleneck"]])
     print(f"Experts and tokens grow with processes: 8 and {bench.shape.tokens} for each; up to 4 "
           f"executed here, all planned for a machine each")
     print_rows(["processes", "experts", "s/step [least .. most]", "of one's time",
-                "MiB sent a step", "planned s", "of one's", "MiB sent", "limited by"], rows)
+                "MiB sent a step", "planned s", "of one's", "MiB sent", "MiB each, had",
+                "limited by"], rows)
 
 
 def disk(bench, _):
