@@ -126,13 +126,26 @@ Result<TrainRecords> open_records(const RunConfig& config, bool resume, Trainer&
   return records;
 }
 
+// Opens what the run writes beside its pages. Behind this the run's folder stays.
+Result<TrainRecords> begin_records(const RunConfig& config, bool resume, Trainer& trainer,
+                                   RunOutput& output, RankGroup& ranks) {
+  const bool leads = ranks.rank() == 0;
+  log_info("data: " + dataset_text(trainer.data()));
+  if (trainer.eval_data()) log_info("held-out data: " + dataset_text(*trainer.eval_data()));
+  if (resume) log_info(strf("resuming from step %lld", (long long)trainer.steps_done()));
+  auto records = leads ? open_records(config, resume, trainer) : TrainRecords();
+  RETURN_IF_ERROR(ranks.agree(records.status()));
+  RETURN_IF_ERROR(ModelCopies(config, &trainer, &ranks).begin());
+  RETURN_IF_ERROR(ranks.agree(leads ? output.keep() : Status()));
+  return records;
+}
+
 }  // namespace
 
 Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* of_run) {
   install_stop_signals();
   RankGroup alone;
   RankGroup& ranks = of_run != nullptr ? *of_run : alone;
-  const bool leads = ranks.rank() == 0;
   RankGroup::OwnWork begins(ranks);
   auto prepared = prepare(config, flags.resume);
   RETURN_IF_ERROR(ranks.agree(prepared.status()));
@@ -146,19 +159,12 @@ Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* of
   RETURN_IF_ERROR(ranks.agree(storage.status()));
   log_info("io: " + (*storage)->describe());
   auto started = Trainer::start(config, flags.resume, storage->get(), trace.trace(), &ranks);
+  auto records = started.ok() ? begin_records(config, flags.resume, **started, output, ranks)
+                              : Result<TrainRecords>(started.status());
   if (ranks.broken()) output.leave_to_next_start();
-  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, std::move(started));
-  log_info("data: " + dataset_text(trainer->data()));
-  if (trainer->eval_data()) log_info("held-out data: " + dataset_text(*trainer->eval_data()));
-  if (flags.resume) {
-    log_info(strf("resuming from step %lld", (long long)trainer->steps_done()));
-  }
-  auto records = leads ? open_records(config, flags.resume, *trainer) : TrainRecords();
-  RETURN_IF_ERROR(ranks.agree(records.status()));
-  RETURN_IF_ERROR(ModelCopies(config, trainer.get(), &ranks).begin());
-  RETURN_IF_ERROR(ranks.agree(leads ? output.keep() : Status()));
+  RETURN_IF_ERROR(records.status());
   begins.end();
-  TrainRun run(config, output, std::move(trainer), records.take(), &trace, ranks);
+  TrainRun run(config, output, started.take(), records.take(), &trace, ranks);
   return run.run(flags.resume);
 }
 

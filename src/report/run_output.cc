@@ -79,6 +79,11 @@ Status refuse_links(const Directory& folder, const std::function<bool(const std:
 
 RunOutput::~RunOutput() {
   if (!created_) return;
+  // First, since a checkpoint whose pages are gone could be neither resumed nor started over.
+  if (const Status none = folder_->remove_folder(kCheckpoints); !none.ok()) {
+    log_warn(none.message());
+    return;
+  }
   const auto text = read_text_file(path_ + "/" + kStartMark, Links::kRefuse, kMostMarkBytes);
   const Status removed = remove_start(marked_page_files(text.ok() ? text.value() : std::string()));
   if (!removed.ok()) log_warn(removed.message());

@@ -108,6 +108,26 @@ TEST_F(RunOutputTest, AStartThatLostARankIsLeftToTheNext) {
   EXPECT_TRUE(output.create().ok());
 }
 
+// What is killed or fails in the middle of this must not leave a checkpoint without its pages.
+TEST_F(RunOutputTest, AFailedStartRemovesItsCheckpointBeforeItsPages) {
+  const std::string pages = std::string("run/store/") + kPages;
+  std::optional<Descriptor> held;
+  {
+    RunOutput output(dir_.file("run"), {});
+    ASSERT_TRUE(output.create().ok());
+    put(pages);
+    put("run/STARTING", std::string("store/") + kPages + "\n");
+    put("run/checkpoints/step-00000000/MANIFEST");
+    held.emplace(::open(dir_.file(pages).c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(held->get(), LOCK_EX), 0);
+  }
+  EXPECT_TRUE(fs::exists(dir_.file(pages)) && fs::exists(dir_.file("run/STARTING")));
+  EXPECT_FALSE(fs::exists(dir_.file("run/checkpoints")));
+  held.reset();
+  EXPECT_TRUE(create({}).ok());
+  EXPECT_FALSE(fs::exists(dir_.file(pages)));
+}
+
 // The kernel gives the lock of a killed process that had an io_uring back late.
 TEST_F(RunOutputTest, APageFileInUseIsWaitedForAndItsMarkStays) {
   const std::string pages = std::string("run/store/") + kPages;
