@@ -293,6 +293,7 @@ TEST(RanksTrainer, ARankThatDivergesEndsAll) {
   for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
     RankedTrainers run(clip, 12);
     for (const double rate : {1e18, 1e38}) {
+      if (kUnderThreadSanitizer && (rate < 1e20) == (clip == ClipKind::kGlobal)) continue;
       SCOPED_TRACE(strf("%g", rate));
       run.begin();
       RunLeg leg{3, 1};
@@ -333,7 +334,7 @@ TEST(RanksTrainer, EachRankKeepsARecord) {
 TEST(RanksTrainer, EachCallOfEachRankFailsOnce) {
   const Watchdog watchdog("trainers on ranks", std::chrono::seconds(900));
   RankedTrainers run(ClipKind::kGlobal, 2);
-  const int64_t stride = kUnderSanitizer ? 29 : 5;
+  const int64_t stride = kUnderSanitizer ? 59 : 5;
   int64_t failed_runs = 0;
   for (int faulty = 0; faulty < 2; ++faulty) {
     for (int64_t call = 1; call < 2000; call += stride) {
@@ -368,7 +369,7 @@ TEST(RanksTrainer, EachCallOfEachRankFailsOnce) {
       if (done) break;
     }
   }
-  EXPECT_GT(failed_runs, kUnderSanitizer ? 4 : 20);
+  EXPECT_GT(failed_runs, kUnderSanitizer ? 2 : 20);
 }
 
 // Ranks of one machine move a run that other ranks have left twice, once without a checkpoint.
@@ -442,8 +443,8 @@ TEST(RanksTrainer, EachCallOfAMoveFailsOnce) {
                         {kError, kSimReadFile, 1}, {kError, kSimOpen, 1},
                         {kError, kSimAll, 5},      {kCrash, kSimAll, 11}};
   MovedRun run;
-  for (const Calls& way : ways) {
-    const int64_t stride = way.stride * (kUnderSanitizer ? 7 : 1);
+  for (const Calls& way : fewer_for_threads(ways, 3)) {
+    const int64_t stride = way.stride * (kUnderSanitizer ? 29 : 1);
     bool done = false;
     for (int64_t call = 1; !done; call += stride) {
       SCOPED_TRACE(strf("%s at call %lld of %x", way.kind == kCrash ? "power loss" : "error",
@@ -457,7 +458,7 @@ TEST(RanksTrainer, EachCallOfAMoveFailsOnce) {
       if (testing::Test::HasFailure()) return;
     }
   }
-  EXPECT_GT(run.failed(), kUnderSanitizer ? 4 : 40);
+  EXPECT_GT(run.failed(), kUnderSanitizer ? 1 : 40);
 }
 
 // The disk of rank 0 has no room for a manifest: the save is none on all ranks, and what is written
