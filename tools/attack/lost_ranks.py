@@ -247,7 +247,7 @@ def judge(case, loss, struck, hangs, outcome, took_s, saved):
     done = "done: " in text or "steps were done before" in text or saved == laboratory.STEPS
     if outcome.timed_out:
         # Launchers wait for a process that stands still when it has left MPI and the run is done.
-        if not done or loss.way != signal.SIGSTOP:
+        if not done or loss.way not in (signal.SIGSTOP, FROZEN):
             case.fail("the others to end", "no end")
         return
     case.expect(not outcome.orphans, "no process left behind", "one")
