@@ -299,9 +299,9 @@ pagoda_bench(planner_figures testing planner_figures.cc)
 # The longest begin first, so that none of them runs alone at the end.
 set(long_tests trainer_fault_test root_promise_table_test root_promise_test process_stop_test
   process_refusal_test process_resume_test process_test process_kill_test process_bench_test
-  process_checkpoint_test process_mpi_test process_ranks_test tokenizer_test predicted_bytes_test
-  pager_test   check_tree)
-set(longest_tests es_moe_tables)
+  process_checkpoint_test process_mpi_test process_ranks_test process_memory_test tokenizer_test
+  predicted_bytes_test pager_test ranks_run_test stages_promise_test zebra_promise_test check_tree)
+set(longest_tests es_moe_tables ranks_moves_test ranks_trainer_test)
 if(NOT PAGODA_SANITIZE)
   list(APPEND longest_tests trainer_fault_every_call)
   list(APPEND long_tests attack_quick attack_self_test)
