@@ -2,6 +2,7 @@
 // process, checkpoints that other numbers of processes go on from, and ends that are alike.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -84,6 +85,36 @@ class RanksTest : public MpiRunTest {
     }
   }
 };
+
+// Root may read everything, so that its processes become another user's.
+TEST_F(RanksTest, AStoreThatMayNotBeRead) {
+  Words other_user;
+  if (geteuid() == 0) {
+    other_user = {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"};
+    const Words owner = {"/bin/chown", "-R", "65534:65534", dir_.file("")};
+    ASSERT_EQ(Process(owner, dir_.file("chown")).wait().code, 0);
+    const ProcessResult may =
+        Process(other_user + Words{PAGODA_BINARY, "--version"}, dir_.file("may")).wait();
+    if (may.code != 0) GTEST_SKIP() << "SKIPPED: another user may not run the program here";
+  }
+  const auto ranks = [&](int processes, const Words& words) {
+    return Process(other_user + on(processes, words), dir_.file("ranks")).wait();
+  };
+  const ProcessResult begun = ranks(2, train(flags_of("run", 2)));
+  ASSERT_EQ(begun.code, 0) << begun.err;
+  std::string store;
+  for (const auto& file : std::filesystem::directory_iterator(dir_.file("run/store"))) {
+    store = file.path().string();
+  }
+  std::filesystem::permissions(store, std::filesystem::perms::none);
+  for (const int processes : {2, 3}) {
+    const ProcessResult refused = ranks(processes, train(flags_of("run", 4), {"--resume"}));
+    expect_ended(refused, 66, store + ": Permission denied");
+  }
+  std::filesystem::permissions(store, std::filesystem::perms::owner_all);
+  const ProcessResult again = ranks(3, train(flags_of("run", 4), {"--resume"}));
+  EXPECT_EQ(again.code, 0) << again.err;
+}
 
 TEST_F(RanksTest, TheWeightsOfOneProcess) {
   const ProcessResult alone = run(train(flags_of("alone", 6)));
