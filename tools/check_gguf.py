@@ -8,8 +8,9 @@ came from: the tokens of twenty prompts, and what is likeliest behind each.
     python tools/check_gguf.py FOLDER model.gguf [--new-tokens 24]
 
 Both compute in fp32, llama.cpp with a cache of fp32. A prompt's tokens are compared up to the first
-where Transformers' two best logits are within --gap of each other. Prints a line a prompt; exit 1
-where tokens differ or no prompt was compared.
+where Transformers' two best logits are within --gap of each other. Prints a line a prompt, and how
+far logits are apart (the worst of all rows, relative L2); exit 1 where tokens differ or none was
+compared.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import torch
 from llama_cpp_py_sync import Llama
+from llama_cpp_py_sync._cffi_bindings import get_ffi
 from llama_cpp_py_sync._version import __llama_cpp_tag__
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
@@ -42,28 +44,30 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def llama_tokens(llama, prompt, count):
-    """Greedy, by llama.cpp; a token at a time behind the prompt."""
-    llama._clear_context_state()
-    past, tokens = llama._eval_tokens(prompt, 0), []
-    for _ in range(count):
-        logits = llama._lib.llama_get_logits_ith(llama._ctx, -1)
-        tokens.append(max(range(llama.n_vocab), key=lambda token: logits[token]))
-        past = llama._eval_tokens(tokens[-1:], past)
-    return tokens
-
-
 @torch.no_grad()
-def reference_tokens(model, prompt, count, gap):
-    """Greedy, by whole forwards, up to the first near-tie."""
-    tokens = list(prompt)
+def reference_logits(model, prompt, count, gap):
+    """Of whole forwards behind the prompt and its greedy tokens, up to the first near-tie."""
+    tokens, rows = list(prompt), []
     for _ in range(count):
         logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
         best, second = logits.topk(2).values
         if best - second <= gap:
             break
+        rows.append(logits)
         tokens.append(int(logits.argmax()))
-    return tokens[len(prompt):]
+    return rows
+
+
+def llama_logits(llama, prompt, greedy):
+    """By llama.cpp, a token at a time behind the prompt; the last token is not asked."""
+    llama._clear_context_state()
+    past, rows = llama._eval_tokens(prompt, 0), []
+    for token in greedy:
+        raw = llama._lib.llama_get_logits_ith(llama._ctx, -1)
+        bytes_of_row = get_ffi().buffer(raw, 4 * llama.n_vocab)
+        rows.append(torch.frombuffer(bytes_of_row, dtype=torch.float32).clone())
+        past = llama._eval_tokens([token], past)
+    return rows
 
 
 def main():
@@ -74,14 +78,20 @@ def main():
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(args.folder / "tokenizer.json"))
     llama = Llama(str(args.file), n_ctx=512, n_batch=256, n_threads=1, flash_attn_type=0,
                   type_k="f32", type_v="f32")
+    llama._lib.llama_set_embeddings(llama._ctx, False)  # with these LFM2 has no logits
     begin = [llama.bos_token] if llama._lib.llama_vocab_get_add_bos(llama._vocab) else []
     wrong = compared = 0
+    worst, kinds = 0.0, set()
     for prompt in PROMPTS:
         want = begin + tokenizer.encode(prompt, add_special_tokens=False)
         got = llama.tokenize(prompt)
-        greedy = reference_tokens(model, want, args.new_tokens, args.gap)
-        ours = llama_tokens(llama, want, len(greedy))
+        reference = reference_logits(model, want, args.new_tokens, args.gap)
+        greedy = [int(row.argmax()) for row in reference]
+        rows = llama_logits(llama, want, greedy)
+        ours = [int(row.argmax()) for row in rows]
+        worst = max([worst, *(float((a - b).norm() / b.norm()) for a, b in zip(rows, reference))])
         compared += len(greedy)
+        kinds |= set(greedy)
         word = "ok" if got == want and ours == greedy else "DIFFERS"
         wrong += word != "ok"
         print(f"{word:7} {len(want):3} tokens of the prompt, {len(greedy):3} behind it: {prompt!r}")
@@ -89,8 +99,8 @@ def main():
             print(f"  tokens: {got}, expected {want}")
         if ours != greedy:
             print(f"  behind it: {ours}, expected {greedy}")
-    print(f"llama.cpp {__llama_cpp_tag__}: {len(PROMPTS)} prompts, {compared} tokens compared, "
-          f"{wrong} prompts differ")
+    print(f"llama.cpp {__llama_cpp_tag__}: {len(PROMPTS)} prompts, {compared} tokens compared "
+          f"({len(kinds)} different ones), {wrong} prompts differ; logits within {worst:.1e}")
     return 1 if wrong or compared == 0 else 0
 
 
