@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "checkpoint/stored_dtype.h"
+#include "gguf/gguf_architecture.h"
 #include "gguf/gguf_model.h"
 #include "gguf/gguf_tokenizer.h"
 
@@ -16,7 +17,10 @@ Status export_gguf(WeightSource& source, const HfFolder& original, const std::st
   ASSIGN_OR_RETURN(GgufModel model, describe_for_gguf(original, type, name));
   RETURN_IF_ERROR(
       add_tokenizer_entries(original.directory(), original.config().vocab_size, model.entries));
-  return write_gguf(source, original.table(), std::move(model), path);
+  RETURN_IF_ERROR(write_gguf(source, original.table(), std::move(model), path));
+  const std::string nearly = computed_nearly(original.config());
+  if (!nearly.empty()) log_warn(nearly);
+  return Status();
 }
 
 Status write_gguf(WeightSource& source, const TensorTable& table, GgufModel model,

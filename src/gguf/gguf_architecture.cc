@@ -1,5 +1,6 @@
 #include "gguf/gguf_architecture.h"
 
+#include <cmath>
 #include <string>
 
 #include "base/log.h"
@@ -65,8 +66,13 @@ Status check_gpt_oss(const ModelConfig& c) {
   if (c.swiglu_slope != kSlope || c.swiglu_limit != kLimit || !c.qkv_bias) {
     return cannot(c, "llama.cpp has gpt-oss with biases, and its own limit and slope of SwiGLU");
   }
-  if (c.rotation.factor > 0.0 && (c.rotation.fast_turns != 32.0 || c.rotation.slow_turns != 1.0)) {
+  const Rotation& r = c.rotation;
+  if (r.factor > 0.0 && (r.fast_turns != 32.0 || r.slow_turns != 1.0)) {
     return cannot(c, "its YaRN has a \"beta_fast\" or \"beta_slow\" of its own");
+  }
+  // Llama 3's mix has no size.
+  if (r.factor > 0.0 && std::abs(r.size - (0.1 * std::log(r.factor) + 1.0)) > 1e-6) {
+    return cannot(c, "its rotary embedding is scaled in another way than by plain YaRN");
   }
   return slides_in_turn(c) ? Status()
                            : cannot(c, "in llama.cpp every other layer of gpt-oss has a window");
@@ -84,7 +90,6 @@ Status check_latent(const ModelConfig& c) {
   if (c.rms_norm_eps != kLatentEps) {
     return cannot(c, "its \"rms_norm_eps\" is not that of its latents' norms, 1e-6");
   }
-  if (c.shared_intermediate_size == 0) return cannot(c, "it has no shared experts");
   if (!c.rope_neighbours) return cannot(c, "what is rotated are not neighbours");
   const Rotation& r = c.rotation;
   if (r.factor > 0.0 && (r.by_turns || !r.whole_pairs || r.size != 1.0 || r.factor < 1.0 ||
@@ -145,6 +150,13 @@ Result<GgufArchitecture> architecture_of(const ModelConfig& c) {
     return a;
   }
   return cannot(c, "its family is none of " + known);
+}
+
+std::string computed_nearly(const ModelConfig& c) {
+  if (c.rotation.factor <= 0.0 || c.rotation.by_turns || c.rotation.whole_pairs) return "";
+  return "llama.cpp rounds where YaRN's mix begins and ends, and this model does not "
+         "(\"truncate\"): "
+         "its logits will be a little other ones there";
 }
 
 }  // namespace pagoda

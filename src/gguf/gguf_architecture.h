@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/status.h"
 #include "model/model_config.h"
@@ -30,5 +31,9 @@ struct GgufArchitecture {
 // kBadData, saying why: llama.cpp has no architecture for the family that is known here, or it
 // would compute something of this model otherwise. Any thread may ask.
 Result<GgufArchitecture> architecture_of(const ModelConfig& c);
+
+// What llama.cpp computes otherwise of a model that is written all the same, since it has no way to
+// tell it and its own converter writes that file too; "": nothing. Any thread may ask.
+std::string computed_nearly(const ModelConfig& c);
 
 }  // namespace pagoda

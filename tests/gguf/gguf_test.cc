@@ -1,117 +1,23 @@
 // GGUF files against those of llama.cpp's own Python package (tools/make_gguf_goldens.py).
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <filesystem>
 #include <map>
-#include <variant>
 
 #include "commands/gguf_export.h"
 #include "gguf/gguf_model.h"
-#include "gguf/gguf_tokenizer.h"
 #include "model/json.h"
 #include "tests/testing/files.h"
-#include "tests/testing/sha256.h"
+#include "tests/testing/gguf_text.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"
 #include "tests/testing/tiny_run.h"
-#include "tests/testing/zstd_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace pagoda {
 namespace {
 
 std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
-
-// Reads a file, trusting it: what it has been made by is under test.
-class GgufText {
- public:
-  explicit GgufText(const std::string& path) : bytes_(get_file(path)) {
-    CHECK(bytes_.substr(0, 4) == "GGUF");
-    at_ = 4;
-    CHECK(take<uint32_t>() == 3);
-    const auto tensors = take<uint64_t>(), entries = take<uint64_t>();
-    for (uint64_t i = 0; i < entries; ++i) {
-      const std::string key = text();
-      CHECK(!values_.contains(key), "%s stands there twice", key.c_str());
-      values_[key] = value(take<uint32_t>());
-    }
-    for (uint64_t i = 0; i < tensors; ++i) read_tensor();
-    const size_t data = (at_ + 31) / 32 * 32;
-    for (auto& [name, tensor] : tensors_) tensor.at += data;
-  }
-
-  struct Tensor {
-    std::vector<uint64_t> shape;
-    uint32_t type = 0;
-    size_t at = 0;
-  };
-  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
-  const Json& entry(const std::string& key) const { return values_.at(key); }
-  bool has(const std::string& key) const { return values_.contains(key); }
-  std::string sha256(const Tensor& tensor) const {
-    int64_t count = 1;
-    for (const uint64_t size : tensor.shape) count *= static_cast<int64_t>(size);
-    Sha256 sha;
-    const int64_t bytes = gguf_bytes(static_cast<GgufType>(tensor.type), count);
-    CHECK(tensor.at + static_cast<size_t>(bytes) <= bytes_.size());
-    sha.add(bytes_.data() + tensor.at, bytes);
-    return sha.hex();
-  }
-
- private:
-  template <typename T>
-  T take() {
-    T value;
-    CHECK(at_ + sizeof(T) <= bytes_.size());
-    std::memcpy(&value, bytes_.data() + at_, sizeof(T));
-    at_ += sizeof(T);
-    return value;
-  }
-  std::string text() {
-    const auto size = take<uint64_t>();
-    CHECK(at_ + size <= bytes_.size());
-    at_ += size;
-    return bytes_.substr(at_ - size, size);
-  }
-  Json value(uint32_t type) {
-    switch (type) {
-      case 4:
-        return take<uint32_t>();
-      case 5:
-        return take<int32_t>();
-      case 6:
-        return take<float>();
-      case 7:
-        return take<uint8_t>() != 0;
-      case 8:
-        return text();
-      case 9: {
-        const auto of = take<uint32_t>();
-        const auto count = take<uint64_t>();
-        Json list = Json::array();
-        for (uint64_t i = 0; i < count; ++i) list.push_back(value(of));
-        return list;
-      }
-    }
-    CHECK(false, "a value of type %u", type);
-    return Json();
-  }
-  void read_tensor() {
-    const std::string name = text();
-    Tensor& tensor = tensors_[name];
-    const auto dimensions = take<uint32_t>();
-    for (uint32_t d = 0; d < dimensions; ++d) tensor.shape.push_back(take<uint64_t>());
-    tensor.type = take<uint32_t>();
-    tensor.at = take<uint64_t>();
-    CHECK(tensor.at % 32 == 0);
-  }
-
-  std::string bytes_;
-  size_t at_ = 0;
-  std::map<std::string, Json> values_;
-  std::map<std::string, Tensor> tensors_;
-};
 
 TEST(Gguf, AFileIsWhatGgufWriterWrites) {
   TempDir dir;
@@ -301,153 +207,73 @@ TEST(Gguf, OrdersOfRows) {
   EXPECT_EQ(in_order(place, rows.data(), 8, 2), (Floats{30, 31, 130, 131}));
 }
 
-// DeepSeek-V2-Lite's YaRN (its config.json on the hub).
-TEST(Gguf, YarnOfDeepSeekScalesScores) {
-  Json lite = Json::parse(kLatentV2);
-  lite.merge_patch({{"n_group", 1},
-                    {"topk_group", 1},
-                    {"topk_method", "greedy"},
-                    {"num_hidden_layers", 27},
-                    {"rope_scaling",
-                     {{"type", "yarn"},
-                      {"factor", 40},
-                      {"beta_fast", 32},
-                      {"beta_slow", 1},
-                      {"mscale", 0.707},
-                      {"mscale_all_dim", 0.707},
-                      {"original_max_position_embeddings", 64}}}});
-  TinyRun run(DType::kBF16, tiny_with(lite.dump().c_str()).c_str());
+// What a described model says of itself.
+GgufText entries_of(const TempDir& dir, const Json& changes) {
+  TinyRun run(DType::kBF16, tiny_with(changes.dump().c_str()).c_str());
   auto folder = HfFolder::open(run.config().model.path);
-  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  CHECK(folder.ok(), "%s", folder.status().message().c_str());
   auto described = describe_for_gguf(*folder, GgufType::kBF16, "m");
-  ASSERT_TRUE(described.ok()) << described.status().message();
+  CHECK(described.ok(), "%s", described.status().message().c_str());
+  return read_back(described->entries, dir.file("m.gguf"));
+}
+
+// DeepSeek-V2-Lite's YaRN (its config.json on the hub), by both names that it may have.
+TEST(Gguf, YarnOfDeepSeekScalesScores) {
   TempDir dir;
-  auto writer = GgufWriter::create(dir.file("m.gguf"), described->entries, {});
-  ASSERT_TRUE(writer.ok() && writer->finish().ok());
-  const GgufText file(dir.file("m.gguf"));
-  EXPECT_EQ(file.entry("deepseek2.rope.scaling.type"), "yarn");
-  EXPECT_EQ(file.entry("deepseek2.rope.scaling.factor"), 40.0);
-  EXPECT_EQ(file.entry("deepseek2.rope.scaling.original_context_length"), 64);
-  EXPECT_NEAR(file.entry("deepseek2.rope.scaling.yarn_log_multiplier").get<double>(), 0.0707, 1e-7);
-  EXPECT_EQ(file.entry("deepseek2.expert_gating_func"), 1) << "softmax";
-  EXPECT_EQ(file.entry("deepseek2.attention.head_count_kv"), 1);
-}
-
-TEST(Gguf, WhatLlamaWouldComputeOtherwiseIsRefused) {
-  TempDir dir;
-  const auto refused = [&](const std::string& name, const Json& patch) {
-    auto opened = HfFolder::open(patched_folder(dir, name, patch));
-    CHECK(opened.ok(), "%s", opened.status().message().c_str());
-    const auto described = describe_for_gguf(*opened, GgufType::kF32, "m");
-    EXPECT_EQ(described.status().code(), Exit::kBadData) << name;
-    return described.status().message();
-  };
-  EXPECT_NE(refused("glm4_moe_lite", Json::object()).find("its family is none of mixtral, olmoe"),
-            std::string::npos);
-  EXPECT_NE(refused("lfm2_moe", Json::object()).find("does not scale"), std::string::npos);
-  const Json ungrouped = {{"n_group", 1}, {"topk_group", 1}, {"topk_method", "greedy"}};
-  EXPECT_NE(refused("deepseek_v2", ungrouped).find("3 layers for one with a latent of queries"),
-            std::string::npos);
-  Json other = ungrouped;
-  other["rms_norm_eps"] = 1e-5;
-  EXPECT_NE(refused("deepseek_v3", other).find("rms_norm_eps"), std::string::npos);
-  other = ungrouped;
-  other["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
-  EXPECT_NE(refused("deepseek_v3", other).find("is scaled in another way"), std::string::npos);
-  EXPECT_NE(refused("glm4_moe", Json::object()).find("by groups"), std::string::npos);
-  EXPECT_NE(refused("gpt_oss", Json::object()).find("slope of SwiGLU"), std::string::npos);
-  EXPECT_NE(refused("gpt_oss", {{"swiglu_limit", 7.0}}).find("\"beta_fast\""), std::string::npos);
-  EXPECT_NE(refused("gpt_oss", {{"swiglu_limit", 7.0},
-                                {"rope_parameters", {{"rope_type", "default"}}},
-                                {"layer_types", {"full_attention", "sliding_attention"}}})
-                .find("every other layer"),
-            std::string::npos);
-  EXPECT_NE(refused("olmoe", Json::object()).find("fewer heads of keys"), std::string::npos);
-  EXPECT_NE(refused("dots1", Json::object()).find("fewer heads of keys"), std::string::npos);
-  EXPECT_NE(refused("qwen3_moe_tiny", Json::object()).find("layers without experts"),
-            std::string::npos);
-  EXPECT_NE(refused("qwen3_moe_tied", Json::object()).find("norm_topk_prob"), std::string::npos);
-  EXPECT_NE(refused("mixtral", {{"sliding_window", 8}}).find("slide"), std::string::npos);
-}
-
-TEST(Gguf, TheByteTokenizerIsThere) {
-  TempDir dir;
-  put_file(dir.file("tokenizer.json"), byte_tokenizer_json());
-  put_file(dir.file("tokenizer_config.json"), byte_tokenizer_config_json());
-  put_file(dir.file("chat_template.jinja"), "{{ messages }}");
-  GgufEntries entries;
-  const Status added = add_tokenizer_entries(dir.path(), 300, entries);
-  ASSERT_TRUE(added.ok()) << added.message();
-  auto writer = GgufWriter::create(dir.file("t.gguf"), entries, {});
-  ASSERT_TRUE(writer.ok() && writer->finish().ok());
-  const GgufText file(dir.file("t.gguf"));
-  EXPECT_EQ(file.entry("tokenizer.ggml.model"), "gpt2");
-  EXPECT_EQ(file.entry("tokenizer.ggml.pre"), "gpt-2");
-  EXPECT_EQ(file.entry("tokenizer.ggml.tokens").size(), 300u);
-  EXPECT_EQ(file.entry("tokenizer.ggml.tokens")[65], "A");
-  EXPECT_EQ(file.entry("tokenizer.ggml.tokens")[32], "\xc4\xa0") << "a space";
-  EXPECT_EQ(file.entry("tokenizer.ggml.tokens")[256], "<|endoftext|>");
-  EXPECT_EQ(file.entry("tokenizer.ggml.tokens")[299], "[PAD299]");
-  EXPECT_EQ(file.entry("tokenizer.ggml.token_type")[65], 1);
-  EXPECT_EQ(file.entry("tokenizer.ggml.token_type")[256], 3) << "a control token";
-  EXPECT_EQ(file.entry("tokenizer.ggml.token_type")[299], 5) << "unused";
-  EXPECT_EQ(file.entry("tokenizer.ggml.eos_token_id"), 256);
-  EXPECT_EQ(file.entry("tokenizer.ggml.merges"), Json::array());
-  EXPECT_EQ(file.entry("tokenizer.chat_template"), "{{ messages }}");
-  GgufEntries small;
-  EXPECT_EQ(add_tokenizer_entries(dir.path(), 256, small).code(), Exit::kBadData)
-      << "the model has fewer ids";
-}
-
-// Tokenizers of published models (tests/golden/tokenizers).
-GgufText file_of_tokenizer(const TempDir& dir, const std::string& name) {
-  const std::string base = golden("tokenizers/" + name);
-  put_file(dir.file("tokenizer.json"), get_zstd_file(base + ".json.zst"));
-  put_file(dir.file("tokenizer_config.json"), get_file(base + ".config.json"));
-  GgufEntries entries;
-  const Status added = add_tokenizer_entries(dir.path(), 160000, entries);
-  CHECK(added.ok(), "%s", added.message().c_str());
-  auto writer = GgufWriter::create(dir.file(name + ".gguf"), entries, {});
-  CHECK(writer.ok() && writer->finish().ok());
-  return GgufText(dir.file(name + ".gguf"));
-}
-
-TEST(Gguf, WordsOfPublishedTokenizersHaveANameInLlama) {
-  for (const auto& [name, pre] :
-       {std::pair("gpt2", "gpt-2"), {"qwen2", "qwen2"}, {"smollm2", "smollm"}}) {
-    TempDir dir;
-    const GgufText file = file_of_tokenizer(dir, name);
-    EXPECT_EQ(file.entry("tokenizer.ggml.model"), "gpt2") << name;
-    EXPECT_EQ(file.entry("tokenizer.ggml.pre"), pre) << name;
-    EXPECT_GT(file.entry("tokenizer.ggml.merges").size(), 10000u) << name;
-    EXPECT_FALSE(file.has("tokenizer.ggml.scores")) << name;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    Json lite = Json::parse(kLatentV2);
+    Json yarn = {{"rope_type", "yarn"},
+                 {"factor", 40},
+                 {"beta_fast", 32},
+                 {"beta_slow", 1},
+                 {"mscale", 0.707},
+                 {"mscale_all_dim", 0.707},
+                 {"original_max_position_embeddings", 64}};
+    if (key == std::string("rope_parameters")) yarn["rope_theta"] = 10000.0;
+    lite.merge_patch({{"n_group", 1},
+                      {"topk_group", 1},
+                      {"topk_method", "greedy"},
+                      {"num_hidden_layers", 27},
+                      {key, yarn}});
+    const GgufText file = entries_of(dir, lite);
+    EXPECT_EQ(file.entry("deepseek2.rope.scaling.type"), "yarn");
+    EXPECT_EQ(file.entry("deepseek2.rope.scaling.factor"), 40.0);
+    EXPECT_EQ(file.entry("deepseek2.rope.scaling.original_context_length"), 64);
+    EXPECT_NEAR(file.entry("deepseek2.rope.scaling.yarn_log_multiplier").get<double>(), 0.0707,
+                1e-7);
+    EXPECT_EQ(file.entry("deepseek2.expert_gating_func"), 1) << "softmax";
+    EXPECT_EQ(file.entry("deepseek2.expert_weights_norm"), false);
+    EXPECT_EQ(file.entry("deepseek2.expert_shared_count"), 2);
+    EXPECT_EQ(file.entry("deepseek2.attention.head_count_kv"), 1);
   }
 }
 
-// Ids as in Mixtral's tokenizer.model: <unk>, <s>, </s>, the bytes, then the pieces.
-TEST(Gguf, SentencePiecesHaveScores) {
+TEST(Gguf, WindowsAndYarnOfGptOss) {
+  Json gpt_oss = Json::parse(kGptOss);
+  gpt_oss.merge_patch({{"swiglu_limit", 7.0},
+                       {"rope_parameters",
+                        {{"rope_type", "yarn"},
+                         {"rope_theta", 10000.0},
+                         {"factor", 32.0},
+                         {"beta_fast", 32.0},
+                         {"beta_slow", 1.0},
+                         {"original_max_position_embeddings", 64}}}});
   TempDir dir;
-  const GgufText file = file_of_tokenizer(dir, "mixtral");
-  EXPECT_EQ(file.entry("tokenizer.ggml.model"), "llama");
-  const Json tokens = file.entry("tokenizer.ggml.tokens");
-  const Json kinds = file.entry("tokenizer.ggml.token_type");
-  const Json scores = file.entry("tokenizer.ggml.scores");
-  EXPECT_EQ(kinds[0], 2) << "<unk>";
-  EXPECT_EQ(kinds[1], 3) << "<s>";
-  EXPECT_EQ(tokens[3 + 10], "<0x0A>");
-  EXPECT_EQ(kinds[3 + 10], 6);
-  EXPECT_EQ(file.entry("tokenizer.ggml.bos_token_id"), 1);
-  EXPECT_EQ(file.entry("tokenizer.ggml.eos_token_id"), 2);
-  EXPECT_EQ(file.entry("tokenizer.ggml.add_bos_token"), true);
-  EXPECT_EQ(file.entry("tokenizer.ggml.add_space_prefix"), true);
-  const auto score_of = [&](const char* token) {
-    const auto found = std::find(tokens.begin(), tokens.end(), token);
-    CHECK(found != tokens.end(), "no %s", token);
-    return scores[static_cast<size_t>(found - tokens.begin())].get<float>();
-  };
-  EXPECT_GT(score_of("\xe2\x96\x81t"), score_of("\xe2\x96\x81the")) << "merged before it";
-  EXPECT_GT(score_of("\xe2\x96\x81the"), score_of("\xe2\x96\x81their"));
-  EXPECT_LT(score_of("\xe2\x96\x81t"), 0.0f);
+  const GgufText file = entries_of(dir, gpt_oss);
+  EXPECT_EQ(file.entry("gpt-oss.attention.sliding_window"), 5);
+  EXPECT_EQ(file.entry("gpt-oss.rope.scaling.type"), "yarn");
+  EXPECT_EQ(file.entry("gpt-oss.rope.scaling.factor"), 32.0);
+  EXPECT_EQ(file.entry("gpt-oss.rope.scaling.original_context_length"), 64);
+}
+
+TEST(Gguf, AFileThatDoesNotFitIsNotBegun) {
+  TempDir dir;
+  auto writer =
+      GgufWriter::create(dir.file("m.gguf"), {}, {{"huge", {int64_t{1} << 41}, GgufType::kF32}});
+  EXPECT_EQ(writer.status().code(), Exit::kCannotCreate);
+  EXPECT_NE(writer.status().message().find("takes 8192.01 GiB"), std::string::npos)
+      << writer.status().message();
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
 // qwen3_moe_tiny's vocabulary has room for the byte tokenizer; a plain one of the same config is
