@@ -4,7 +4,7 @@
     python3 tools/make_wheel.py build/pagoda-portable.tar.gz --out build
 
 The wheel holds the program and its libraries as they lie in the archive, and a command `pagoda`
-that becomes the program. The standard library only. The format is that of the binary distribution
+that becomes the program, as `python -m pagoda_moe` does. The standard library only. The format is that of the binary distribution
 format (PEP 427); the tag says glibc 2.36, which the portable program needs (PEP 600).
 """
 
@@ -29,6 +29,7 @@ def main():
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "pagoda")
     os.execv(program, [program, *sys.argv[1:]])
 '''
+MAIN = '"""`python -m pagoda_moe` is `pagoda`."""\n\nfrom pagoda_moe import main\n\nmain()\n'
 
 
 def version():
@@ -74,6 +75,7 @@ def main():
     info = f"{PACKAGE}-{version()}.dist-info"
     wheel = Wheel(path)
     wheel.add(f"{PACKAGE}/__init__.py", INIT.encode())
+    wheel.add(f"{PACKAGE}/__main__.py", MAIN.encode())
     with tarfile.open(arguments.archive) as archive:
         for member in sorted(archive.getmembers(), key=lambda m: m.name):
             name = member.name.partition("/")[2]  # below the archive's one folder

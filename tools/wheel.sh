@@ -23,6 +23,8 @@ python3 -m venv "$try/env"
 "$try/env/bin/pip" install --quiet --no-index --disable-pip-version-check "$wheel"
 said=$(env -i "$try/env/bin/pagoda" --version)
 [[ "$said" == "pagoda "* ]] || { echo "wheel: FAIL: it says \"$said\"" >&2; exit 1; }
+[ "$(env -i "$try/env/bin/python" -m pagoda_moe --version)" = "$said" ] \
+  || { echo "wheel: FAIL: python -m pagoda_moe says something else" >&2; exit 1; }
 code=0
 env -i "$try/env/bin/pagoda" train 2> "$try/err" || code=$?
 [ "$code" = 2 ] || { echo "wheel: FAIL: exit codes do not come through: $code" >&2; exit 1; }
