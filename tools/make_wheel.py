@@ -3,14 +3,16 @@
 
     python3 tools/make_wheel.py build/pagoda-portable.tar.gz --out build
 
-The wheel holds the program and its libraries as they lie in the archive, and a command `pagoda`
-that becomes the program, as `python -m pagoda_moe` does. The standard library only. The format is that of the binary distribution
-format (PEP 427); the tag says glibc 2.36, which the portable program needs (PEP 600).
+The wheel holds the program and its libraries as they lie in the archive, each library once, by the
+name that programs look for, and a command `pagoda` that becomes the program, as `python -m
+pagoda_moe` does. The standard library only. The format is that of the binary distribution format
+(PEP 427); the tag says glibc 2.36, which the portable program needs (PEP 600).
 """
 
 import argparse
 import base64
 import hashlib
+import posixpath
 import re
 import tarfile
 import zipfile
@@ -77,9 +79,12 @@ def main():
     wheel.add(f"{PACKAGE}/__init__.py", INIT.encode())
     wheel.add(f"{PACKAGE}/__main__.py", MAIN.encode())
     with tarfile.open(arguments.archive) as archive:
-        for member in sorted(archive.getmembers(), key=lambda m: m.name):
+        members = sorted(archive.getmembers(), key=lambda m: m.name)
+        linked = {posixpath.join(posixpath.dirname(m.name), m.linkname)
+                  for m in members if m.issym()}
+        for member in members:
             name = member.name.partition("/")[2]  # below the archive's one folder
-            if member.isdir() or not name:
+            if member.isdir() or not name or member.name in linked:
                 continue
             # A link has its target's bytes: wheels hold none.
             content = archive.extractfile(member).read()
