@@ -46,7 +46,7 @@ def parse_arguments():
 
 @torch.no_grad()
 def reference_logits(model, prompt, count, gap):
-    """Of whole forwards behind the prompt and its greedy tokens, up to the first near-tie."""
+    """Forwards of the prompt and its greedy tokens, each anew, up to the first near-tie."""
     tokens, rows = list(prompt), []
     for _ in range(count):
         logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
@@ -59,7 +59,7 @@ def reference_logits(model, prompt, count, gap):
 
 
 def llama_logits(llama, prompt, greedy):
-    """By llama.cpp, a token at a time behind the prompt; the last token is not asked."""
+    """Gives llama.cpp a token at a time behind the prompt, and takes what it makes of each."""
     llama._clear_context_state()
     past, rows = llama._eval_tokens(prompt, 0), []
     for token in greedy:

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "tests/gguf/gguf_text.h"
 #include "tests/testing/files.h"
-#include "tests/testing/gguf_text.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/zstd_file.h"
 #include "tokenizer/tokenizer.h"
