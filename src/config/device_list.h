@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "plan/machine/machine_sheet.h"
-#include "plan/step/throttle.h"
+#include "plan/step/assignment.h"
 
 namespace pagoda {
 
