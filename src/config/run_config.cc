@@ -1,5 +1,6 @@
 #include "config/run_config.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/bytes.h"
@@ -304,6 +305,21 @@ Status RunConfig::validate_for_training() const {
   return check_gpus();
 }
 
+namespace {
+
+// Several devices compute parts of an expert's gradient only where it is summed by shards.
+Status check_sharing(const RunConfig& c) {
+  const int64_t shards = c.sums().shards;
+  const bool by_shards = shards > 1 && c.train.expert_shards == shards;
+  if (c.parallel.sharing != Sharing::kData || by_shards) return Status();
+  return refuse("parallel.sharing", toml_string("data"),
+                strf("needs train.expert_shards = %lld, as many as train.shards and 2 at least, "
+                     "which changes bits; rows and auto do not",
+                     (long long)std::max<int64_t>(shards, 2)));
+}
+
+}  // namespace
+
 Status RunConfig::check_sums() const {
   constexpr int64_t kMaxShards = 64;
   const Train& t = train;
@@ -322,7 +338,7 @@ Status RunConfig::check_sums() const {
                        (long long)columns, (long long)default_shards(columns)));
   }
   const int64_t shards = sums().shards;
-  if (t.expert_shards == 1 || t.expert_shards == shards) return Status();
+  if (t.expert_shards == 1 || t.expert_shards == shards) return check_sharing(*this);
   return refuse("train.expert_shards", std::to_string(t.expert_shards),
                 strf("must be 1, or as many as train.shards, which is %lld", (long long)shards));
 }

@@ -97,6 +97,7 @@ struct RunConfig {
     ExchangeSetting exchange = ExchangeSetting::kAuto;
     ShareKind shares = ShareKind::kSpeed;
     PlaceKind place = PlaceKind::kStep;
+    Sharing sharing = Sharing::kAuto;
     int64_t migrate_steps = 0;
     double deadline_s = 60;
     double work_s = 14400;

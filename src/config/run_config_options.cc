@@ -143,6 +143,11 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "where an expert is computed: step: by its tokens in each step, so that all devices end "
         "together; home: always on the same device, as where all weights stay on devices or "
         "memory.pin is set");
+  t.add("sharing", c.parallel.sharing, {"auto", "rows", "data"}, kRunOnly,
+        "what travels between devices where train.expert_shards are train.shards and experts need "
+        "not be at home: rows: to their expert; data: the expert's weights, to each device that "
+        "attends to rows of it, which computes these; auto: for each expert and device what has "
+        "fewer bytes, where all devices attend");
   t.add("migrate_steps", c.parallel.migrate_steps, kRunOnly,
         "interval at which experts may exchange homes, where devices or processes have had unequal "
         "numbers of rows and that pays; 0: homes stay",

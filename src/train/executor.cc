@@ -42,7 +42,6 @@ Executor::Executor(Setup setup)
       aux_gradient_(setup_.size.microbatches * setup_.config.num_experts),
       load_(setup_.config.num_layers * setup_.config.num_experts),
       routed_(setup_.config.num_layers),
-      prefetches_(setup_.table.records.size()),
       expert_rows_(setup_.config.num_layers * setup_.devices.size()),
       issue_lane_(setup_.trace ? setup_.trace->lane("run", "issuing thread") : 0) {
   pin(square_sums_);
@@ -81,11 +80,12 @@ Executor::Executor(Setup setup)
   optimizer_ = make_host_stream({"optimizer", WorkKind::kOptimizer, setup_.trace},
                                 std::make_shared<ThreadPool>(setup_.optimizer_threads));
   if (setup_.shape->ranks() == 1) return;
-  const auto from_ranks = [this](const char* name) {
+  const auto of_ranks = [this](const char* name) {
     return make_host_stream({name, WorkKind::kLink, setup_.trace}, std::make_shared<ThreadPool>(1));
   };
-  arriving_ = from_ranks("arriving weights");
-  routing_ = from_ranks("arriving routing");
+  arriving_ = of_ranks("arriving weights");
+  leaving_ = of_ranks("leaving weights");
+  routing_ = of_ranks("arriving routing");
 }
 
 Executor::~Executor() { synchronize(); }
@@ -152,7 +152,8 @@ void Executor::begin_pass(const GenerationPass& pass) {
 }
 
 Stream& Executor::stream_of(const Task& task) {
-  if (task.on_host) return task.lane == Lane::kIn ? *arriving_ : *optimizer_;
+  if (task.on_host && task.lane == Lane::kIn) return *arriving_;
+  if (task.on_host) return task.lane == Lane::kOut ? *leaving_ : *optimizer_;
   if (task.lane == Lane::kCompute) return *compute_[own(task)];
   const Lanes& lanes = lanes_[own(task)];
   if (task.lane == Lane::kFromBelow) return *lanes.from_below;
@@ -462,6 +463,7 @@ void Executor::synchronize() {
   }
   s.wait(optimizer_->record());
   if (arriving_) s.wait(arriving_->record());
+  if (leaving_) s.wait(leaving_->record());
   s.synchronize();
 }
 

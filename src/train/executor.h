@@ -94,8 +94,8 @@ class Executor {
   static constexpr int streams_per_device(int devices, int stages) {
     return stages > 1 ? kLanes : devices > 1 ? kLanesOfOneStage : 1;
   }
-  // With several ranks, for what comes to the host: weights, and routing.
-  static constexpr int kStreamsFromRanks = 2;
+  // With several ranks, on the host: for weights that arrive or leave, and for routing.
+  static constexpr int kStreamsOfRanks = 3;
 
   explicit Executor(Setup setup);
   ~Executor();
@@ -294,7 +294,7 @@ class Executor {
   std::vector<Lanes> lanes_;                      // [device]; empty with one device
   Channels sent_, received_;
   std::unique_ptr<Stream> optimizer_;
-  std::unique_ptr<Stream> arriving_, routing_;  // nullptr with one rank
+  std::unique_ptr<Stream> arriving_, leaving_, routing_;  // nullptr with one rank
 };
 
 }  // namespace pagoda

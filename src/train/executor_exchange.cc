@@ -26,11 +26,7 @@ void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerR
 
 Transfer Executor::next_transfer(const Task& task, Channels& channels) const {
   const RunShape& shape = *setup_.shape;
-  const auto end_at = [&](int device) {
-    return task.on_host ? host_end(shape, shape.rank_of(device)) : device;
-  };
-  const int own = end_at(task.device), other = end_at(task.peer);
-  const int from = sends(task.kind) ? own : other, to = sends(task.kind) ? other : own;
+  const auto [from, to] = transfer_ends(shape, task);
   // Only transfers between ranks can fail.
   const bool leaves = shape.rank_of(task.device) != shape.rank_of(task.peer);
   return {channels[{from, to}]++, from, to, task.bytes, task.rows,

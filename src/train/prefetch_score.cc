@@ -1,7 +1,5 @@
 #include "train/prefetch_score.h"
 
-#include <algorithm>
-
 namespace pagoda {
 namespace {
 
@@ -13,19 +11,18 @@ bool is_there(const Task& task, const Residency& residency) {
 
 void PrefetchScore::before(const Task& task, const Residency& residency) {
   const bool forward_begins = task.kind == TaskKind::kEmbed && task.microbatch <= 0;
-  if (forward_begins) std::fill(waiting_.begin(), waiting_.end(), uint8_t{0});
+  if (forward_begins) waiting_.clear();
   if (task.kind == TaskKind::kPrefetch) was_there_ = is_there(task, residency);
   if (task.kind != TaskKind::kExpert) return;
-  uint8_t& waiting = waiting_[static_cast<size_t>(task.record)];
-  counts_.used += waiting != 0 && is_there(task, residency);
-  waiting = 0;
+  const bool waited = waiting_.erase({task.record, task.device}) > 0;
+  counts_.used += waited && is_there(task, residency);
 }
 
 void PrefetchScore::after(const Task& task, const Residency& residency) {
   const bool guess = task.kind == TaskKind::kPrefetch && task.phase == Phase::kForward;
   if (!guess || was_there_ || !is_there(task, residency)) return;
   ++counts_.brought;
-  waiting_[static_cast<size_t>(task.record)] = 1;
+  waiting_.insert({task.record, task.device});
 }
 
 }  // namespace pagoda

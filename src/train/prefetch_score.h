@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <set>
+#include <utility>
 
 #include "offload/residency.h"
 #include "plan/step/task.h"
@@ -12,8 +13,6 @@ namespace pagoda {
 
 class PrefetchScore {
  public:
-  explicit PrefetchScore(size_t num_records) : waiting_(num_records, 0) {}
-
   // Call these before and after the task's pages are acquired.
   void before(const Task& task, const Residency& residency);
   void after(const Task& task, const Residency& residency);
@@ -27,7 +26,8 @@ class PrefetchScore {
   const Counts& counts() const { return counts_; }
 
  private:
-  std::vector<uint8_t> waiting_;  // [record] 1: uploaded in this forward and not used yet
+  // [record, device] weights that were uploaded in this forward and not used yet
+  std::set<std::pair<int64_t, int>> waiting_;
   bool was_there_ = false;        // the newest prefetch found its page on the device
   Counts counts_;
 };

@@ -124,7 +124,7 @@ int session_threads(const SessionOptions& options) {
   const int devices = options.own_devices().count;
   const bool several = options.devices.back().rank > 0;
   int threads = options.optimizer_threads + PageFile::kStreams;
-  if (several) threads += Executor::kStreamsFromRanks;
+  if (several) threads += Executor::kStreamsOfRanks;
   for (const DeviceSetup& device : options.own_setups()) {
     // The workers of a pool are beside the stream that calls it.
     threads += device.threads - 1 +

@@ -50,6 +50,7 @@ RunSetup run_setup(const RunConfig& config) {
   setup.plan = config.plan;
   setup.pinned_share = config.pinned_share();
   setup.seats_by_step = config.parallel.place == PlaceKind::kStep;
+  setup.sharing = config.parallel.sharing;
   return setup;
 }
 
@@ -252,6 +253,16 @@ int dense_home(const RunShape& shape, const ModelRecord& record) {
   return attending[at % attending.size()];
 }
 
+// What travels where experts may be guests. Bytes do not tell what devices that do not attend would
+// compute meanwhile.
+Sharing sharing_of(const RunShape& shape, const RunSetup& setup) {
+  const bool all_attend = std::ssize(shape.attending_devices()) == setup.num_devices();
+  const bool by_bytes = setup.sharing == Sharing::kAuto && all_attend;
+  const bool may_travel = shape.sums.expert_shards > 1;
+  return may_travel && (by_bytes || setup.sharing == Sharing::kData) ? setup.sharing
+                                                                     : Sharing::kRows;
+}
+
 }  // namespace
 
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
@@ -309,8 +320,10 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   // at home.
   const bool moves = setup.plan.same_blocks() && !setup.plan.whole_layers;
   const bool together = !setup.zebra && setup.stages == 1;
-  const bool by_step = setup.seats_by_step && together && moves && setup.pinned_share == 0;
-  if (by_step && size.training && setup.num_devices() > 1) shape.seat_speeds = speeds;
+  const bool away =
+      together && moves && setup.pinned_share == 0 && size.training && setup.num_devices() > 1;
+  if (away && setup.seats_by_step) shape.seat_speeds = speeds;
+  if (away) shape.sharing = sharing_of(shape, setup);
   shape.exchange = setup.exchange;
   shape.options = setup.plan;
   // On GPUs a library multiplies rows, which must lie behind one another. Padding has no place.

@@ -48,6 +48,7 @@ struct RunSetup {
   // [layer], or one for all: experts that zebra leaves where attention is.
   std::vector<int64_t> offloaded = {0};
   bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can
+  Sharing sharing = Sharing::kRows;  // RunShape's, if experts can be guests
   // [record] the home, where experts have exchanged theirs or were assigned; -1, or empty: each has
   // that of its share.
   std::vector<int> homes = {};

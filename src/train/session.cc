@@ -226,7 +226,10 @@ void Session::exchange_homes(std::span<const HomeSwap> swaps) {
     std::swap(shape_.records[static_cast<size_t>(swap.a)].device,
               shape_.records[static_cast<size_t>(swap.b)].device);
   }
-  pages_ = PageTable(shape_);
+  // The pages are those of the plan, wherever experts are computed since.
+  RunShape planned = make_run_shape(model_shape(config_), options_);
+  planned.records = shape_.records;
+  pages_ = PageTable(planned);
 }
 
 void Session::set_speeds(const std::vector<DeviceSetup>& measured) {

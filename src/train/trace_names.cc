@@ -70,6 +70,8 @@ std::string page_name(const RunShape& shape, const PageTable& pages, PageId page
     case PageKind::kOutbound:
       return strf("outbound %d", (page - pages.outbound(0, 0)) / 2);
     case PageKind::kExpertSum: return "expert sum";
+    case PageKind::kGuestWeights:
+      return "weights of a guest";
     case PageKind::kGradientSum:
       return strf("sum %lld", (long long)(page - pages.num_stored()));
   }

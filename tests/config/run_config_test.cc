@@ -106,6 +106,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "parallel.exchange",
                                              "parallel.shares",
                                              "parallel.place",
+                                             "parallel.sharing",
                                              "parallel.migrate_steps",
                                              "train.trace_steps",
                                              "memory.device",
@@ -205,6 +206,7 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"train.shards", {"65"}, "from 0 to 64"},
                              Wrong{"train.expert_shards", {"2"}, "which is 4"},
                              Wrong{"train.expert_shards", {"0"}, "from 1 to 64"},
+                             Wrong{"parallel.sharing", {"data"}, "train.expert_shards = 4"},
                              Wrong{"plan.group_blocks", {"17"}, "auto or from 1 to 16"},
                              Wrong{"train.seed", {"-1"}, "from 0"},
                              Wrong{"train.save_steps", {"-1"}, "from 0"},
@@ -252,6 +254,34 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
     EXPECT_NE(status.message().find(wrong.names), std::string::npos) << status.message();
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
   }
+}
+
+// Weights of experts travel where gradients are summed by shards, of which there are several.
+TEST(RunConfig, SharingByDataNeedsShardsOfExperts) {
+  RunConfig config = complete_config();
+  OptionTable table;
+  config.declare(table);
+  for (const char* text : {"", "model", "Data", "weights", "rows,data"}) {
+    const Status status = table.find("parallel.sharing")->assign({text});
+    EXPECT_EQ(status.code(), Exit::kUsage) << text;
+    EXPECT_NE(status.message().find("parallel.sharing"), std::string::npos) << status.message();
+    EXPECT_EQ(config.parallel.sharing, Sharing::kAuto) << text;
+  }
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kRows}) {
+    config.parallel.sharing = sharing;
+    EXPECT_TRUE(config.validate_for_training().ok());
+  }
+  config.parallel.sharing = Sharing::kData;
+  config.train.expert_shards = 4;
+  EXPECT_TRUE(config.validate_for_training().ok());
+  config.train.shards = 2;
+  EXPECT_EQ(config.validate_for_training().code(), Exit::kUsage);
+  config.train.expert_shards = 2;
+  EXPECT_TRUE(config.validate_for_training().ok());
+  config.train.shards = config.train.expert_shards = 1;
+  const Status status = config.validate_for_training();
+  EXPECT_EQ(status.code(), Exit::kUsage);
+  EXPECT_NE(status.message().find("2 at least"), std::string::npos) << status.message();
 }
 
 // Four microbatches a step make four shards.

@@ -181,7 +181,7 @@ TEST(PrefetchScore, CountsWhatWasBroughtAndStillThereInItsForward) {
     t.use(static_cast<PageId>(record), Place::on_device(0), access);
     return t;
   };
-  PrefetchScore score(4);
+  PrefetchScore score;
   const auto run = [&](TaskKind kind, int64_t record) {
     const Task t = task(kind, record);
     score.before(t, residency);

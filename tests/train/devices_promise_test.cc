@@ -1,10 +1,13 @@
 // The root promise over devices: a run file has one hash, whichever devices compute it, how many of
-// them attend, in which shares, with which budgets and switches of the plan, with links that are
-// late, and resumed on other devices. Rows have every pair of these; started with --full-product,
-// the program runs every combination.
+// them attend, in which shares, with which budgets and switches of the plan, whether rows travel to
+// experts or experts' weights to rows, with links that are late, and resumed on other devices and
+// with another of these ways. Rows have every pair of these; started with --full-product, the
+// program runs every combination.
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "tests/testing/sanitizer.h"
 #include "tests/testing/storage/storage_sim.h"
@@ -17,8 +20,20 @@ namespace {
 constexpr int64_t kSteps = kUnderSanitizer ? 2 : 4;
 constexpr uint64_t kSeedsOfDelays = 20;
 
-enum Factor { kDevices, kAttend, kDeal, kBudget, kClip, kPlan, kExpertShards, kResumed };
-const Levels kCounts = {4, 3, 2, 3, 2, 7, 2, 2};
+enum Factor {
+  kDevices,
+  kAttend,
+  kDeal,
+  kBudget,
+  kClip,
+  kPlan,
+  kExpertShards,
+  kResumed,
+  kSharing,
+  kEarlierSharing
+};
+const Levels kCounts = {4, 3, 2, 3, 2, 7, 2, 2, 3, 3};
+constexpr Sharing kSharings[] = {Sharing::kRows, Sharing::kData, Sharing::kAuto};
 
 const PlanOptions kPlans[] = {{},
                               {.prefetch = false},
@@ -40,13 +55,18 @@ bool is_valid(const Levels& row) {
   const bool some_of_them = attending_of(row) > 1 && attending_of(row) < devices_of(row);
   if (row[kAttend] < 2 && devices_of(row) == 1) return false;
   if (row[kAttend] == 1 && !some_of_them) return false;
+  const PlanOptions& plan = kPlans[row[kPlan]];
+  const bool may_have_guests = row[kExpertShards] == 1 && plan.same_blocks() && !plan.whole_layers;
+  if (row[kSharing] > 0 && (!may_have_guests || devices_of(row) == 1)) return false;
+  if (row[kEarlierSharing] > 0 && (!may_have_guests || row[kResumed] == 0)) return false;
   return devices_of(row) > 1 || row[kDeal] == 0;
 }
 
 std::string text_of(const Levels& row) {
   std::string text;
   for (const int level : row) text += strf("%d ", level);
-  return "devices, attend, deal, budget, clip, plan, expert shards, resumed: " + text;
+  return "devices, attend, deal, budget, clip, plan, expert shards, resumed, sharing, earlier: " +
+         text;
 }
 
 // Ten to six, by turns, or alike.
@@ -65,8 +85,10 @@ void configure(const Levels& row, RunConfig& config) {
   config.optim.clip = row[kClip] == 0 ? ClipKind::kGlobal : ClipKind::kPerExpert;
 }
 
-void set_devices(const Levels& row, int64_t devices, int64_t attending, TinyRun& run) {
+void set_devices(const Levels& row, int64_t devices, int64_t attending, Sharing sharing,
+                 TinyRun& run) {
   RunConfig& config = run.config();
+  config.parallel.sharing = sharing;
   config.train.devices = listed(devices, row[kDeal] == 1);
   config.parallel.attention_devices = attending;
   config.plan = kPlans[row[kPlan]];
@@ -76,6 +98,20 @@ void set_devices(const Levels& row, int64_t devices, int64_t attending, TinyRun&
   if (row[kBudget] == 0) return;
   config.memory.device = MemorySize::of_bytes(config.device_bytes() + 150 * kKiB);
   config.memory.host = MemorySize::of_bytes(config.host_bytes() + 300 * kKiB);
+}
+
+// Weights came to all devices that attend, and no row to another device.
+void expect_guests(const Session& session) {
+  const std::vector<int64_t>& rows = session.executor().expert_rows();
+  const auto devices = static_cast<size_t>(session.shape().devices);
+  for (size_t d = 0; d < devices; ++d) {
+    int64_t computed = 0;
+    for (size_t i = d; i < rows.size(); i += devices) computed += rows[i];
+    EXPECT_EQ(computed > 0, session.shape().attends(static_cast<int>(d))) << "device " << d;
+  }
+  for (const auto& [pair, count] : session.link()->counts()) {
+    EXPECT_EQ(count.rows, 0) << pair.first << " to " << pair.second;
+  }
 }
 
 // Steps up to `end`, with links that are late.
@@ -92,6 +128,7 @@ void run_steps(Trainer& trainer, int64_t end, uint64_t seed, std::vector<double>
   int64_t travelled = 0;
   for (const auto& [pair, count] : session.link()->counts()) travelled += count.bytes;
   EXPECT_GT(travelled, 0) << "nothing travelled";
+  if (session.shape().sharing == Sharing::kData) expect_guests(session);
 }
 
 std::string reference(const Levels& row) {
@@ -115,22 +152,97 @@ void expect_reference(const Levels& row, uint64_t number) {
   std::vector<double> losses;
   if (row[kResumed] == 1) {
     const int64_t others = devices_of(row) % 4 + 1;
-    set_devices(row, others, others, run);
+    set_devices(row, others, others, kSharings[row[kEarlierSharing]], run);
     auto trainer = Trainer::start(run.config(), false, &storage);
     ASSERT_TRUE(trainer.ok()) << trainer.status().message();
     run_steps(**trainer, kSteps / 2, seed, losses);
     const Status saved = (*trainer)->save();
     ASSERT_TRUE(saved.ok()) << saved.message();
   }
-  set_devices(row, devices_of(row), attending_of(row), run);
+  const Sharing sharing = kSharings[row[kSharing]];
+  set_devices(row, devices_of(row), attending_of(row), sharing, run);
   auto trainer = Trainer::start(run.config(), row[kResumed] == 1, &storage);
   ASSERT_TRUE(trainer.ok()) << trainer.status().message();
   Session& session = (*trainer)->session();
   EXPECT_EQ(std::ssize(session.shape().attending_devices()), attending_of(row));
   const Paging before = Paging::so_far(session);
   run_steps(**trainer, kSteps, seed, losses);
+  const bool at_home = session.memory().state_on_device;
+  const bool all_attend = attending_of(row) == devices_of(row);
+  const bool may_travel = sharing == Sharing::kData || (sharing == Sharing::kAuto && all_attend);
+  EXPECT_EQ(session.shape().sharing, may_travel && !at_home ? sharing : Sharing::kRows);
   if (row[kBudget] == 0) expect_paged(Paging::so_far(session) - before);
   EXPECT_EQ(outcome_hash(**trainer, losses), reference(row));
+}
+
+// What a run of a way to share experts' rows sends from device to device.
+struct Shared {
+  std::string hash;
+  Link::Count sent;
+  // Parts of experts in steps, each a device's rows of an expert that is at home on another one.
+  int64_t away = 0;
+};
+
+// An expert has about 32 rows on either of two devices, and its weights as many bytes as 18.7 rows.
+Shared shared_by(Sharing sharing, int64_t devices) {
+  TinyRun run(DType::kBF16, tiny_with(R"({"num_experts": 4, "moe_intermediate_size": 8})").c_str());
+  RunConfig& config = run.config();
+  config.train.steps = config.train.save_steps = kSteps;
+  config.train.micro_batch_tokens = 32;
+  config.train.expert_shards = 4;
+  config.parallel.sharing = sharing;
+  config.parallel.place = PlaceKind::kHome;
+  config.train.devices = cpus(devices);
+  run.use_minimum_budgets();
+  SimStorage storage(7);
+  auto trainer = Trainer::start(config, false, &storage).take();
+  const RunShape& shape = trainer->session().shape();
+  Shared shared;
+  std::vector<double> losses;
+  while (trainer->steps_done() < kSteps) {
+    const StepResult step = trainer->step().take();
+    losses.push_back(step.loss);
+    std::set<std::tuple<size_t, size_t, int>> parts;  // layer, expert, device
+    for (size_t b = 0; b < step.routing.size(); ++b) {
+      const int device = shape.attending(0, static_cast<int64_t>(b));
+      for (size_t l = 0; l < step.routing[b].size(); ++l) {
+        for (size_t e = 0; e < step.routing[b][l].size(); ++e) {
+          const auto home = static_cast<int>(e) % static_cast<int>(devices);
+          if (step.routing[b][l][e] > 0 && device != home) parts.insert({l, e, device});
+        }
+      }
+    }
+    shared.away += std::ssize(parts);
+  }
+  for (const auto& [pair, count] : trainer->session().link()->counts()) {
+    shared.sent.bytes += count.bytes;
+    shared.sent.rows += count.rows;
+  }
+  shared.hash = outcome_hash(*trainer, losses);
+  return shared;
+}
+
+// Weights and rows travel in one step, as the counts of each expert and device say.
+TEST(DevicesPromise, WeightsOrRowsByTheirBytes) {
+  for (const int64_t devices : {2, 4}) {
+    const Shared rows = shared_by(Sharing::kRows, devices);
+    const Shared data = shared_by(Sharing::kData, devices);
+    const Shared chosen = shared_by(Sharing::kAuto, devices);
+    EXPECT_EQ(data.hash, rows.hash);
+    EXPECT_EQ(chosen.hash, rows.hash);
+    EXPECT_EQ(data.sent.rows, 0);
+    EXPECT_GT(chosen.sent.rows, 0);
+    EXPECT_LT(chosen.sent.rows, rows.sent.rows);
+    // A row there and back has five times 32 numbers of 2 bytes, a routing weight and its gradient.
+    // Sums of dense gradients travel in any case; and where weights do, a device's part of a
+    // gradient goes to the expert's home: 3 x 8 x 32 numbers of 4 bytes.
+    const int64_t dense = rows.sent.bytes - rows.sent.rows / 4 * (5 * 32 * 2 + 8);
+    EXPECT_EQ(data.sent.bytes - dense, data.away * 4 * (3 * 8 * 32));
+    std::printf("%lld devices: %lld, %lld and %lld rows, %lld, %lld and %lld bytes on links\n",
+                (long long)devices, (long long)rows.sent.rows, (long long)data.sent.rows,
+                (long long)chosen.sent.rows, (long long)rows.sent.bytes, (long long)data.sent.bytes,
+                (long long)chosen.sent.bytes);
+  }
 }
 
 TEST(DevicesPromise, OneHash) {

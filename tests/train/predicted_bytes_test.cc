@@ -102,6 +102,37 @@ TEST(PredictedBytes, AreThoseCountedForEveryBudget) {
   }
 }
 
+// Weights of all experts are uploaded where rows are, or of those with more bytes of rows: experts
+// of eight hidden units, whose weights have as many bytes as 18.7 of about 32 rows.
+TEST(PredictedBytes, AreThoseCountedWithGuests) {
+  for (const Sharing sharing : {Sharing::kData, Sharing::kAuto}) {
+    for (const int64_t devices : {2, 3}) {
+      TinyRun run(DType::kBF16,
+                  tiny_with(R"({"num_experts": 4, "moe_intermediate_size": 8})").c_str());
+      run.config().train.devices = cpus(devices);
+      run.config().train.micro_batch_tokens = 32;
+      run.config().train.expert_shards = 4;
+      run.use_minimum_budgets();
+      run.config().parallel.sharing = Sharing::kRows;
+      const PageTraffic of_rows = expect_predicted(run.config());
+      for (const int64_t more : {int64_t{0}, 60 * kKiB}) {
+        SCOPED_TRACE(testing::Message() << devices << " devices, " << more << " B more, sharing "
+                                        << static_cast<int>(sharing));
+        run.new_run();
+        run.config().parallel.sharing = sharing;
+        run.use_minimum_budgets();
+        run.config().memory.device = MemorySize::of_bytes(run.config().device_bytes() + more);
+        const PageTraffic moved = expect_predicted(run.config());
+        EXPECT_GT(moved.fetch.moves, 0);
+        if (more == 0) {
+          EXPECT_GT(moved.upload.moves, of_rows.upload.moves);
+        }
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST(PredictedBytes, AreThoseCountedForEveryPlan) {
   const PlanOptions plans[] = {{.prefetch = false}, {.optimizer_at_end = true},
                                {.whole_layers = true}, {.microbatch_major = true},

@@ -1,5 +1,6 @@
-// Each rank of a run moves exactly the bytes that its part of the resolved plan predicts, and as
-// many rows, weights and sums travel between ranks as counted by hand.
+// Each rank of a run moves exactly the bytes that its part of the resolved plan predicts, whether
+// rows travel to experts or their weights to rows, and as many rows, weights and sums travel
+// between ranks as counted by hand.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -43,10 +44,12 @@ struct RankPrediction {
   PageTraffic start;
 };
 
-TEST(RanksBytes, AreThosePredictedOnEachRank) {
+class RanksBytesPredicted : public testing::TestWithParam<Sharing> {};
+
+TEST_P(RanksBytesPredicted, AreThoseOfEachRank) {
   const Watchdog watchdog("ranks", std::chrono::seconds(600));
   for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
-    RankedRun run(clip);
+    RankedRun run(clip, DType::kBF16, kTinyConfig, 32, 6, GetParam());
     for (int ranks = 2; ranks <= 4; ++ranks) {
       for (const int64_t more : {int64_t{0}, 150 * kKiB, 800 * kKiB, 8 * kMiB}) {
         if (kUnderThreadSanitizer && more % 3 != 0) continue;
@@ -85,6 +88,9 @@ TEST(RanksBytes, AreThosePredictedOnEachRank) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Sharing, RanksBytesPredicted,
+                         testing::Values(Sharing::kRows, Sharing::kData));
+
 // Two ranks of a device each, which attend to two of four microbatches each. Experts are at home by
 // turns, layers too; embedding and head are rank 0's.
 TEST(RanksBytes, AreThoseOfRowsWeightsSumsAndRouting) {
@@ -122,6 +128,34 @@ TEST(RanksBytes, AreThoseOfRowsWeightsSumsAndRouting) {
   // Rows: inputs; inputs, output gradients and routing weights; outputs; input gradients and those
   // of the routing weights.
   EXPECT_EQ(outcome.arrived.row_bytes, rows * (5 * kWidth * kValue + 2 * kFloat));
+}
+
+// Weights travel in place of rows: those of an expert in each phase to the rank that is not its
+// home, if that attends to rows of it, and the sum of its part of the gradient back.
+TEST(RanksBytes, AreThoseOfGuestsWeightsAndSums) {
+  const Watchdog watchdog("ranks", std::chrono::seconds(300));
+  constexpr int64_t kExpert = 3 * 24 * 32, kValue = 2, kFloat = 4;
+  RankedRun run(ClipKind::kGlobal, DType::kBF16, kTinyConfig, 32, 2, Sharing::kData);
+  RankedCase c{2, 1, true};
+  c.place = PlaceKind::kHome;
+  int64_t guests = 0;
+  c.stepped = [&](Session& session, const StepResult& step) {
+    if (session.shape().rank != 0) return;
+    EXPECT_TRUE(session.shape().has_guests());
+    for (size_t l = 0; l < step.routing[0].size(); ++l) {
+      for (size_t e = 0; e < step.routing[0][l].size(); ++e) {
+        const size_t away = e % 2 == 0 ? 2 : 0;  // the first microbatch of the other rank
+        guests += step.routing[away][l][e] + step.routing[away + 1][l][e] > 0;
+      }
+    }
+  };
+  const RankedOutcome outcome = run.on(c);
+  expect_alike(outcome);
+  ASSERT_GT(guests, 0);
+  EXPECT_EQ(outcome.arrived.rows, 0);
+  EXPECT_EQ(outcome.arrived.guest_weights, guests * 2 * kExpert * kValue);
+  EXPECT_EQ(outcome.arrived.guest_sums, guests * kExpert * kFloat);
+  EXPECT_EQ(outcome.sha256(), run.sha256());
 }
 
 }  // namespace

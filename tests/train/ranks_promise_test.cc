@@ -1,7 +1,7 @@
 // The root promise over ranks: a run file has one hash, on however many ranks and devices it begins
-// and goes on, with budgets of which some page and some do not, with transfers that are late, and
-// in each exchange of rows. Rows have every pair of these; started with --full-product, the program
-// runs every combination.
+// and goes on, with budgets of which some page and some do not, with transfers that are late,
+// whether rows travel to experts or experts' weights to rows, and in each exchange of rows. Rows
+// have every pair of these; started with --full-product, the program runs every combination.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -26,17 +26,24 @@ enum Factor {
   kLaterDevices,
   kLaterBudget,
   kClip,
-  kExchange
+  kExchange,
+  kExpertShards,
+  kSharing,
+  kLaterSharing
 };
-const Levels kCounts = {4, 2, 3, 5, 2, 3, 2, 3};
+const Levels kCounts = {4, 2, 3, 5, 2, 3, 2, 3, 2, 3, 3};
 constexpr ExchangeSetting kExchanges[] = {ExchangeSetting::kAuto, ExchangeSetting::kRounds,
                                           ExchangeSetting::kHalo};
+constexpr Sharing kSharings[] = {Sharing::kRows, Sharing::kData, Sharing::kAuto};
 enum Budget { kAmple, kSmallest, kSmallestButOne };
 
 bool is_valid(const Levels& row) {
   // Two nodes of two devices, wherever it matters.
   if (row[kExchange] > 0 && (row[kRanks] != 1 || row[kDevices] != 1)) return false;
   if (row[kLaterRanks] == 0 && (row[kLaterDevices] > 0 || row[kLaterBudget] > 0)) return false;
+  // Weights travel where experts are summed by shards, whoever goes on with the run.
+  if (row[kExpertShards] == 0 && (row[kSharing] > 0 || row[kLaterSharing] > 0)) return false;
+  if (row[kLaterRanks] == 0 && row[kLaterSharing] > 0) return false;
   const auto some_page = [&](Factor budget, int ranks) {
     return row[budget] != kSmallestButOne || ranks > 1;
   };
@@ -44,30 +51,45 @@ bool is_valid(const Levels& row) {
 }
 
 std::string text_of(const Levels& row) {
-  std::string text = "ranks, devices, budget, later ranks, devices, budget, clip, exchange:";
+  std::string text = "ranks, devices, budget, later ranks, devices, budget, clip, exchange, "
+                     "expert shards, sharing, later sharing:";
   for (const int level : row) text += strf(" %d", level);
   return text;
 }
 
 RankedTrainers& trainers(const Levels& row) {
-  static std::map<int, std::unique_ptr<RankedTrainers>> known;
-  auto& run = known[row[kClip]];
+  static std::map<std::pair<int, int>, std::unique_ptr<RankedTrainers>> known;
+  auto& run = known[{row[kClip], row[kExpertShards]}];
   if (!run) {
     run = std::make_unique<RankedTrainers>(
-        row[kClip] == 0 ? ClipKind::kGlobal : ClipKind::kPerExpert, kSteps);
+        row[kClip] == 0 ? ClipKind::kGlobal : ClipKind::kPerExpert, kSteps,
+        [&](RunConfig& config) { config.train.expert_shards = row[kExpertShards] == 0 ? 1 : 4; });
   }
   return *run;
 }
 
-void run_leg(RankedTrainers& run, RunLeg leg, int budget, ExchangeSetting exchange) {
-  leg.configure = [exchange](RunConfig& config, int) { config.parallel.exchange = exchange; };
-  leg.smallest = budget != kAmple;
-  leg.ample_rank = budget == kSmallestButOne ? leg.ranks - 1 : -1;
+struct LegKind {
+  int budget = kAmple;
+  ExchangeSetting exchange = ExchangeSetting::kAuto;
+  Sharing sharing = Sharing::kRows;
+};
+
+void run_leg(RankedTrainers& run, RunLeg leg, const LegKind& kind) {
+  leg.configure = [kind](RunConfig& config, int) {
+    config.parallel.exchange = kind.exchange;
+    config.parallel.sharing = kind.sharing;
+  };
+  leg.smallest = kind.budget != kAmple;
+  leg.ample_rank = kind.budget == kSmallestButOne ? leg.ranks - 1 : -1;
   const LegOutcome outcome = run.run(leg);
   for (const Status& status : outcome.statuses) ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(outcome.saved_step, leg.until);
-  if (leg.ranks > 1) {
-    EXPECT_GT(outcome.arrived.rows, 0) << "nothing travelled";
+  // All stays on devices of an ample budget, and so do their experts.
+  const bool weights = kind.sharing == Sharing::kData && leg.smallest;
+  if (leg.ranks > 1 && kind.sharing != Sharing::kAuto) {
+    EXPECT_EQ(outcome.arrived.rows > 0, !weights) << "weights travel in place of rows";
+    EXPECT_EQ(outcome.arrived.guest_weights > 0, weights) << "weights of guests";
+    EXPECT_EQ(outcome.arrived.guest_sums > 0, weights) << "their gradients";
   }
   for (int rank = 0; rank < leg.ranks; ++rank) {
     if (leg.smallest && rank != leg.ample_rank) {
@@ -85,15 +107,60 @@ void expect_promise(const Levels& row, uint64_t number) {
   RunLeg leg{row[kRanks] + 1, row[kDevices] + 1};
   leg.until = resumes ? kSteps / 2 : kSteps;
   leg.seed = 2 * number + 1;
-  run_leg(run, leg, row[kBudget], exchange);
+  run_leg(run, leg, {row[kBudget], exchange, kSharings[row[kSharing]]});
   if (resumes && !testing::Test::HasFailure()) {
     leg = {row[kLaterRanks], row[kLaterDevices] + 1};
     leg.until = kSteps;
     leg.seed = 2 * number + 2;
     leg.resume = true;
-    run_leg(run, leg, row[kLaterBudget], exchange);
+    run_leg(run, leg, {row[kLaterBudget], exchange, kSharings[row[kLaterSharing]]});
   }
   EXPECT_EQ(run.sha256(), run.expected());
+}
+
+// Rows of some experts travel, and weights of others, as the counts of each expert and device say:
+// here one has about 32 rows on either of two devices, and its weights as many bytes as 18.7 rows.
+TEST(RanksPromise, WeightsOrRowsInEachExchange) {
+  const Watchdog watchdog("ranks", std::chrono::seconds(300));
+  RankedTrainers run(
+      ClipKind::kGlobal, kSteps, [](RunConfig& config) { config.train.expert_shards = 4; },
+      R"({"num_experts": 4, "moe_intermediate_size": 8})");
+  for (const ExchangeSetting exchange : kExchanges) {
+    for (const int ranks : {2, 4}) {
+      RankThreads::Arrived arrived[3];
+      for (const Sharing sharing : kSharings) {
+        SCOPED_TRACE(testing::Message()
+                     << ranks << " ranks, exchange " << static_cast<int>(exchange) << ", sharing "
+                     << static_cast<int>(sharing));
+        run.begin();
+        RunLeg leg{ranks, 4 / ranks, true};
+        leg.until = kSteps;
+        leg.configure = [&](RunConfig& config, int) {
+          config.parallel.exchange = exchange;
+          config.parallel.sharing = sharing;
+        };
+        const LegOutcome outcome = run.run(leg);
+        for (const Status& status : outcome.statuses) ASSERT_TRUE(status.ok()) << status.message();
+        EXPECT_EQ(run.sha256(), run.expected());
+        arrived[static_cast<size_t>(sharing)] = outcome.arrived;
+      }
+      const auto of = [&](Sharing sharing) { return arrived[static_cast<size_t>(sharing)]; };
+      EXPECT_EQ(of(Sharing::kRows).guest_weights + of(Sharing::kRows).guest_sums, 0);
+      EXPECT_EQ(of(Sharing::kData).rows, 0);
+      EXPECT_GT(of(Sharing::kAuto).rows, 0);
+      EXPECT_LT(of(Sharing::kAuto).rows, of(Sharing::kRows).rows);
+      EXPECT_GT(of(Sharing::kAuto).guest_weights, 0);
+      EXPECT_LT(of(Sharing::kAuto).guest_weights, of(Sharing::kData).guest_weights);
+      EXPECT_GT(of(Sharing::kAuto).guest_sums, 0);
+      EXPECT_LT(of(Sharing::kAuto).guest_sums, of(Sharing::kData).guest_sums);
+      // Each choice has the fewest bytes.
+      const auto bytes = [&](Sharing sharing) {
+        return of(sharing).row_bytes + of(sharing).other_bytes;
+      };
+      EXPECT_LT(bytes(Sharing::kAuto), bytes(Sharing::kRows));
+      EXPECT_LT(bytes(Sharing::kAuto), bytes(Sharing::kData));
+    }
+  }
 }
 
 TEST(RanksPromise, OneHash) {

@@ -42,9 +42,11 @@ TEST(RanksRun, SameBitsAsOneProcess) {
   }
 }
 
-TEST(RanksRun, SameLossesAndTokensBetweenSteps) {
+class RanksLook : public testing::TestWithParam<Sharing> {};
+
+TEST_P(RanksLook, SameLossesAndTokensBetweenSteps) {
   const Watchdog watchdog("ranks", std::chrono::seconds(300));
-  RankedRun run(ClipKind::kGlobal);
+  RankedRun run(ClipKind::kGlobal, DType::kBF16, kTinyConfig, 32, 6, GetParam());
   RankedCase one;
   one.looks = true;
   const RankedOutcome alone = run.on(one);
@@ -64,6 +66,8 @@ TEST(RanksRun, SameLossesAndTokensBetweenSteps) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sharing, RanksLook, testing::Values(Sharing::kRows, Sharing::kData));
 
 // Switches of the plan, and attention on fewer devices than there are.
 TEST(RanksRun, SameBitsForOtherPlans) {

@@ -57,6 +57,7 @@ void Simulator::add_rank(Machine machine) {
   if (shape_.ranks() > 1) {
     rank.arrivals = timeline_.add_resource(1);
     rank.arriving = stream("arriving pages");
+    rank.sending = stream("leaving weights");
     rank.leaving = stream("network");
   }
   rank.disk_ready.assign(pages_.pages.size(), Timeline::kNothing);
@@ -181,26 +182,18 @@ Simulator::Work Simulator::carry_out(const Move& move) {
 }
 
 int Simulator::stream_of(const Task& task) const {
-  if (task.on_host) return task.lane == Lane::kIn ? rank_->arriving : rank_->optimizer;
+  if (task.on_host && task.lane == Lane::kIn) return rank_->arriving;
+  if (task.on_host) return task.lane == Lane::kOut ? rank_->sending : rank_->optimizer;
   return devices_[task.device].lanes[static_cast<size_t>(task.lane)];
 }
 
 // A task that takes no cores is a GPU's. What arrives is moved by the link.
 Simulator::Work Simulator::compute(const Task& task, const Cost& cost,
                                    const std::vector<Work>& after) {
-  const bool on_gpu = cost.cores == 0 && !task.on_host && task.kind != TaskKind::kReceive;
+  const bool on_gpu = cost.cores == 0 && !task.on_host && !receives(task.kind);
   if (!on_gpu || shape_.devices == 1) return add(stream_of(task), cost, 0, after);
   const int processor = devices_[task.device].processor;
   return add(stream_of(task), processor, 1, cost.seconds(0), after, cost.memory);
-}
-
-// What the task sends or receives goes this way.
-std::pair<int, int> Simulator::channel(const Task& task) const {
-  const auto end_at = [&](int device) {
-    return task.on_host ? host_end(shape_, shape_.rank_of(device)) : device_end(device);
-  };
-  const int own = end_at(task.device), other = end_at(task.peer);
-  return sends(task.kind) ? std::pair(own, other) : std::pair(other, own);
 }
 
 // Returns when what was sent has arrived. Messages leave a rank one behind the other, and what
@@ -267,13 +260,13 @@ void Simulator::run(const Task& task) {
     }
   }
   if (receives(task.kind)) {
-    after.push_back(sent_[channel(task)].front().ready);
+    after.push_back(sent_[transfer_ends(shape_, task)].front().ready);
   } else if (task.kind == TaskKind::kIndex) {
     for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
       if (shape_.attending(task.layer, b) == task.device)
         after.push_back(routed_[static_cast<size_t>(b)]);
     }
-  } else if (task.lane != Lane::kCompute || reads_index(task)) {
+  } else if (!task.on_host && (task.lane != Lane::kCompute || reads_index(task))) {
     after.push_back(indexed_[task.device]);
   }
   Cost cost = rank_->profile.of(task);
@@ -302,9 +295,9 @@ void Simulator::run(const Task& task) {
     // Another rank's memory is reached by the message, which is all that its end waits for.
     const bool leaves = shape_.rank_of(task.peer) != rank_->number;
     if (leaves) source.readers.push_back(arrived);
-    sent_[channel(task)].push_back({leaves ? nullptr : &source, arrived});
+    sent_[transfer_ends(shape_, task)].push_back({leaves ? nullptr : &source, arrived});
   } else if (receives(task.kind)) {
-    std::deque<Sent>& way = sent_[channel(task)];
+    std::deque<Sent>& way = sent_[transfer_ends(shape_, task)];
     if (way.front().source != nullptr) way.front().source->readers.push_back(done);
     way.pop_front();
   } else if (task.kind == TaskKind::kIndex) {
@@ -317,7 +310,7 @@ void Simulator::run(const Task& task) {
 // Whether the task takes what another rank has not sent yet.
 bool Simulator::must_wait(const Task& task) const {
   if (!receives(task.kind)) return false;
-  const auto way = sent_.find(channel(task));
+  const auto way = sent_.find(transfer_ends(shape_, task));
   return way == sent_.end() || way->second.empty();
 }
 

@@ -128,9 +128,9 @@ class Simulator {
     DeviceRange devices;
     int number;
     int cores = 0, drive_reads = 0, drive_writes = 0, arrivals = 0;  // resources
-    // Streams; the last two with other ranks.
+    // Streams; the last three with other ranks.
     int issuing = 0, optimizer = 0, page_reads = 0, page_writes = 0, drive_read = 0;
-    int drive_write = 0, checks = 0, arriving = 0, leaving = 0;
+    int drive_write = 0, checks = 0, arriving = 0, sending = 0, leaving = 0;
     std::vector<std::vector<std::vector<SlotState>>> slots = {};  // [class][place][slot]
     std::vector<Work> disk_ready = {};                            // [page]
     Joined joined = {};
@@ -163,7 +163,6 @@ class Simulator {
   Work add(int stream, int resource, double demand, double seconds, std::span<const Work> after,
            double memory = 0);
   void note(Work work, const Cost& cost, double units, bool moves);
-  std::pair<int, int> channel(const Task& task) const;
 
   const RunShape& shape_;
   const PageTable& pages_;

@@ -34,17 +34,18 @@ int64_t most_fixed(const PlannedRun& run) {
 
 std::vector<KindBytes> kinds_of(const PageTable& pages, const MemoryPlan& memory) {
   constexpr std::pair<PageKind, const char*> kKinds[] = {
-      {PageKind::kWeights, "weights"},      {PageKind::kState, "state"},
-      {PageKind::kGradient, "gradients"},   {PageKind::kActivation, "activations"},
-      {PageKind::kLayerBuffer, "in-layer"}, {PageKind::kGradientSum, "sums"},
-      {PageKind::kExpertSum, "expert sums"}};
+      {PageKind::kWeights, "weights"},       {PageKind::kState, "state"},
+      {PageKind::kGradient, "gradients"},    {PageKind::kActivation, "activations"},
+      {PageKind::kLayerBuffer, "in-layer"},  {PageKind::kGradientSum, "sums"},
+      {PageKind::kExpertSum, "expert sums"}, {PageKind::kGuestWeights, "guests"}};
   std::vector<KindBytes> kinds;
   for (const auto& [kind, name] : kKinds) {
     KindBytes bytes{name};
     for (const PageTable::Class& c : pages.classes) {
       if (c.kind == kind) bytes.all += c.total_bytes();
     }
-    if (kind == PageKind::kExpertSum && bytes.all == 0) continue;
+    const bool of_some_runs = kind == PageKind::kExpertSum || kind == PageKind::kGuestWeights;
+    if (of_some_runs && bytes.all == 0) continue;
     bytes.device = std::min(bytes.all, memory.on_devices(pages, kind));
     bytes.host = std::min(bytes.all, memory.in_host(pages, kind));
     kinds.push_back(bytes);

@@ -54,7 +54,7 @@ class StepCount {
   std::array<TaskList, 2> steps_;  // the first, and any after it
 };
 
-// Keeps only the uses that matter for this count.
+// Adds the tasks with only those uses that matter for this count.
 void StepCount::add(const TaskList& tasks, TaskList& step) const {
   const PageTable& pages = plan_.pages();
   for (const Task& task : tasks) {
@@ -65,7 +65,9 @@ void StepCount::add(const TaskList& tasks, TaskList& step) const {
       if (pages.classes[pages.pages[use.page].slot_class].stays()) continue;
       kept.use(use.page, use.place, use.access, use.last);
     }
-    if (kept.num_uses > 0) step.push_back(kept);
+    // The last one of those that join gives up what they all have.
+    const bool ends = !task.joins_next && !step.empty() && step.back().joins_next;
+    if (kept.num_uses > 0 || ends) step.push_back(kept);
   }
 }
 

@@ -68,7 +68,8 @@ std::vector<int64_t> most_experts(const RunShape& shape) {
     }
     const int64_t any = std::accumulate(experts.begin(), experts.end(), int64_t{0});
     for (size_t d = 0; d < most.size(); ++d) {
-      most[d] = std::max(most[d], shape.seat_speeds.empty() ? experts[d] : any);
+      const bool computes_any = shape.may_compute_any(own.first + static_cast<int>(d));
+      most[d] = std::max(most[d], computes_any ? any : experts[d]);
     }
   }
   return most;
@@ -95,18 +96,20 @@ void hold_groups(const RunShape& shape, const PageTable& pages, std::vector<Slot
   }
 }
 
-// Where seats follow from routing, every device has room for what any of them computes.
+// Where seats follow from routing, every device has room for what any of them computes, and one
+// whose guests experts may be for their weights.
 void hold_any_seat(const RunShape& shape, const PageTable& pages, std::vector<SlotClass>& slots) {
-  if (shape.seat_speeds.empty()) return;
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
-    if (!info.expert || info.stays()) continue;
+    const bool weights = info.kind == PageKind::kWeights;
+    if (!info.expert || info.stays() || (shape.seat_speeds.empty() && !weights)) continue;
     std::vector<int32_t>& held = slots[c].device_slots;
     int32_t most = *std::max_element(held.begin(), held.end());
-    if (info.kind == PageKind::kWeights) {
-      most = std::max(most, static_cast<int32_t>(experts_at_once(shape)));
+    if (weights) most = std::max(most, static_cast<int32_t>(experts_at_once(shape)));
+    for (size_t d = 0; d < held.size(); ++d) {
+      const int device = shape.own_devices().first + static_cast<int>(d);
+      if (shape.may_compute_any(device)) held[d] = most;
     }
-    std::fill(held.begin(), held.end(), most);
   }
 }
 
@@ -171,6 +174,10 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
     }
   });
   if (plan.shape().devices > 1) expect_rows(pages, used);
+  // Whose guests experts are depends on their rows.
+  for (size_t c = 0; c < used.size() && plan.shape().has_guests(); ++c) {
+    used[c] |= pages.classes[c].kind == PageKind::kGuestWeights ? 1 : 0;
+  }
   if (plan.shape().options.whole_layers) hold_whole_layers(plan.shape(), pages, slots);
   hold_groups(plan.shape(), pages, slots);
   if (plan.shape().in_place) hold_rows_in_place(plan.shape(), pages, slots);
@@ -301,10 +308,17 @@ bool fits(const PageTable& pages, const std::vector<SlotClass>& slots, const Mem
   return true;
 }
 
+// Experts are computed at home.
+RunShape computed_at_home(RunShape shape) {
+  shape.seat_speeds.clear();
+  shape.sharing = Sharing::kRows;
+  return shape;
+}
+
 }  // namespace
 
 RunShape seated(RunShape shape, const MemoryPlan& memory) {
-  if (memory.state_on_device) shape.seat_speeds.clear();
+  if (memory.state_on_device) shape = computed_at_home(std::move(shape));
   shape.in_place = memory.in_place;
   return shape;
 }
@@ -346,13 +360,12 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
   RETURN_IF_ERROR(check_minimum(plan, budget));
   // Everything on the devices, if it fits: the state's slots come with the plan that has Adam
   // there.
-  RunShape at_home = shape;
-  at_home.seat_speeds.clear();
+  const RunShape settled = computed_at_home(shape);
   std::vector<SlotClass> whole = minimum_slots(
-      StepPlan(at_home, pages, {.training = shape.training, .state_on_device = true}));
+      StepPlan(settled, pages, {.training = shape.training, .state_on_device = true}));
   plan.state_on_device = budget.device_updates || !shape.training;
   for (int d = 0; d < devices; ++d) {
-    grow_device(at_home, pages, d, kNoLimit, true, whole);
+    grow_device(settled, pages, d, kNoLimit, true, whole);
     plan.whole_on_device.push_back(budget.fixed_bytes[d] + device_bytes(pages, whole, d));
     if (plan.whole_on_device.back() > budget.device_bytes.of(d)) plan.state_on_device = false;
   }

@@ -11,7 +11,7 @@
 // (SlotClass::host_kept). Experts read rows in place where each device has room for all in-layer
 // buffers that they read, beside everything that a step needs at a time; the least budgets are
 // those of copied rows. If everything fits on the devices, optimizer state included, Adam runs
-// there, no byte moves, and experts have their seats at home (RunShape::seat_speeds).
+// there, no byte moves, and experts are computed at home (RunShape::seat_speeds, sharing).
 #pragma once
 
 #include <cstdint>
@@ -67,8 +67,8 @@ struct MemoryPlan {
   int64_t in_host(const PageTable& pages, PageKind kind) const;
 };
 
-// The shape of the run that goes with the plan: whether rows are read in place; and experts are at
-// home where all stays on the devices.
+// The shape of the run that goes with the plan: whether rows are read in place; and experts are
+// computed at home where all stays on the devices.
 RunShape seated(RunShape shape, const MemoryPlan& memory);
 
 // Divides the budgets of RunShape::rank. kDeviceMemory or kHostMemory, naming the smallest budget

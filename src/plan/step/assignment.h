@@ -58,6 +58,11 @@ std::vector<int> deal(int64_t count, std::span<const double> speeds);
 // have in the run once that was measured.
 enum class ShareKind : uint8_t { kSpeed, kUniform, kMeasured };
 
+// What travels where an expert's rows and its weights are on different devices: rows;
+// weights (data-centric, HEXA-MoE 3.3); or for each expert and device what has fewer bytes
+// (plan/step/expert_seats.h).
+enum class Sharing : uint8_t { kAuto, kRows, kData };
+
 // Returns [shard] the device that attends to it. Each of the `most` devices that are the fastest at
 // attention has a run of neighbouring shards, as many as its speed allows, or as many as others.
 // Equal devices of different ranks take turns, so that no rank's network carries the rows of all. A

@@ -171,7 +171,7 @@ std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLim
   int64_t first_row = limits.first_row;
   for (int64_t e = 0; e < std::ssize(tokens); ++e) {
     const auto expert = static_cast<size_t>(e);
-    const auto device = static_cast<size_t>(limits.seats.empty() ? 0 : limits.seats[expert]);
+    const auto seat = static_cast<size_t>(limits.seats.seat(e));
     const int64_t own = tokens[expert], computed = std::max(own, least);
     const std::vector<CellRows> cells = cells_of(routing, limits, expert, computed - own);
     ExpertRows rows(routing, e, first_row);
@@ -179,6 +179,8 @@ std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLim
     for (int64_t done = 0, at = 0; done < computed;) {
       int64_t room = 0;
       const CellRows& cell = cells[static_cast<size_t>(at)];
+      const auto device =
+          static_cast<size_t>(limits.seats.device_of(e, cell.cell, limits.expert_shards));
       ExpertGroup& group = waves.group_for(e, cell.cell, device, room);
       const int64_t height = std::min(room * limits.row_block, cell.rows - in_cell);
       ExpertGroup::Block block;
@@ -192,7 +194,7 @@ std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLim
       block.group_row = group.blocks.empty() ? 0 : group.rows();
       block.rows = std::clamp<int64_t>(own - done, 0, height);
       block.padding = height - block.rows;
-      block.ordinal = waves.ordinal(device);
+      block.ordinal = waves.ordinal(seat);
       group.blocks.push_back(block);
       rows.take(block.rows, group);
       waves.took(device, height);
@@ -201,7 +203,7 @@ std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLim
       at += block.ends_cell;
     }
     first_row = rows.row();
-    waves.ordinal(device) += computed > 0;
+    waves.ordinal(seat) += computed > 0;
   }
   return waves.take();
 }

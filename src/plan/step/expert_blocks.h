@@ -8,7 +8,9 @@
 //
 // A group holds row blocks of one device's experts that are computed together, with one launch for
 // each operator on a GPU, and whose weights are there at once. It has blocks of one expert, or the
-// last blocks of one expert and blocks of the device's experts behind it. A wave is a group for
+// last blocks of one expert and blocks of the device's experts behind it. Where an expert is a
+// guest of other devices beside its seat (plan/step/expert_seats.h), each has the blocks of its own
+// cells. A wave is a group for
 // each device: all experts of a run of neighbours, until the first group is full, or until they are
 // those of devices apart (GroupLimits). So waves, one
 // after the other, have the experts in order, which is that of a token's sum. Neither changes a
@@ -16,6 +18,7 @@
 // it would alone. Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -77,6 +80,25 @@ struct ExpertGroup {
 };
 using ExpertWave = std::vector<ExpertGroup>;  // [device]
 
+// Says which device computes an expert's rows.
+struct LayerSeats {
+  std::vector<int> seats = {};  // [expert]; empty: all have theirs on device 0
+  // [expert * expert_shards + shard] the device whose guest the expert is, for its rows of the
+  // shard; -1: its seat computes them. Empty: no expert is a guest.
+  std::vector<int> guests = {};
+  int seat(int64_t expert) const { return seats.empty() ? 0 : seats[static_cast<size_t>(expert)]; }
+  bool is_guest(int64_t expert, int64_t cell, int64_t expert_shards) const {
+    return !guests.empty() && guests[place(expert, cell, expert_shards)] >= 0;
+  }
+  int device_of(int64_t expert, int64_t cell, int64_t expert_shards) const {
+    return is_guest(expert, cell, expert_shards) ? guests[place(expert, cell, expert_shards)]
+                                                 : seat(expert);
+  }
+  static size_t place(int64_t expert, int64_t cell, int64_t expert_shards) {
+    return static_cast<size_t>(expert * expert_shards + cell % expert_shards);
+  }
+};
+
 struct GroupLimits {
   int64_t row_block = 0;
   int64_t group_blocks = 1;  // row blocks in a group, at most
@@ -84,7 +106,7 @@ struct GroupLimits {
   // have one each.
   bool padded = false;
   int devices = 1;
-  std::vector<int> seats = {};  // [expert] the device that computes it; empty: all are on device 0
+  LayerSeats seats = {};
   // (microbatches of the routing) the cell of each, ascending. Empty: cell 0.
   std::vector<int64_t> cells = {};
   int64_t expert_shards = 1;  // cells of one chunk

@@ -1,12 +1,14 @@
 #include "plan/step/expert_forecast.h"
 
+#include <set>
+
 #include "plan/step/expert_seats.h"
 
 namespace pagoda {
 
 ExpertForecast::ExpertForecast(const RunShape& shape, const PageTable& pages,
                                const std::vector<SlotClass>& classes)
-    : tokens_per_expert_(shape.num_layers) {
+    : newest_(shape.num_layers) {
   for (int64_t l = 0; l < shape.num_layers && room_.empty(); ++l) {
     if (!shape.is_moe[l]) continue;
     const PageId any = pages.weights(shape.expert(l, 0));
@@ -16,25 +18,34 @@ ExpertForecast::ExpertForecast(const RunShape& shape, const PageTable& pages,
   }
 }
 
-void ExpertForecast::note(int64_t layer, std::span<const int64_t> tokens_per_expert) {
-  tokens_per_expert_[layer].assign(tokens_per_expert.begin(), tokens_per_expert.end());
-}
-
-std::vector<int64_t> ExpertForecast::expected(const RunShape& shape, int64_t layer) const {
-  const std::vector<int64_t>& last = tokens_per_expert_[layer];
-  const std::vector<int> seats = expected_seats(shape, layer);
-  std::vector<int64_t> room = room_, records;
-  for (size_t e = 0; e < last.size(); ++e) {
-    const int64_t record = shape.expert(layer, static_cast<int64_t>(e));
-    const bool used = last[e] > 0 || shape.options.padded_experts;
-    if (!used || room[static_cast<size_t>(seats[e])]-- <= 0) continue;
-    records.push_back(record);
+std::vector<ExpertUse> ExpertForecast::expected(const RunShape& shape, int64_t layer) const {
+  const LayerRouting& newest = newest_[static_cast<size_t>(layer)];
+  if (newest.empty()) return {};
+  // A pass before may have had more microbatches.
+  const bool alike = std::ssize(newest) <= shape.microbatches;
+  LayerSeats seats;
+  if (alike) {
+    seats = layer_seats(shape, layer, {0, std::ssize(newest)}, newest);
+  } else {
+    seats.seats = layer_seats(shape, layer, tokens_per_expert(newest));
   }
-  return records;
-}
-
-std::vector<int> ExpertForecast::expected_seats(const RunShape& shape, int64_t layer) const {
-  return layer_seats(shape, layer, tokens_per_expert_[layer]);
+  std::vector<int64_t> room = room_;
+  std::vector<ExpertUse> uses;
+  for (int64_t e = 0; e < shape.num_experts; ++e) {
+    std::set<int> devices;
+    if (shape.options.padded_experts) devices.insert(seats.seat(e));
+    for (int64_t b = 0; b < std::ssize(newest); ++b) {
+      if (newest[static_cast<size_t>(b)][static_cast<size_t>(e)] == 0) continue;
+      const int64_t cell = alike ? shape.sums.cell(b, shape.microbatches) : 0;
+      devices.insert(seats.device_of(e, cell, shape.sums.expert_shards));
+    }
+    const int64_t record = shape.expert(layer, e);
+    for (const int device : devices) {
+      if (shape.rank_of(device) != shape.home_rank(record)) continue;  // it is no page there
+      if (room[static_cast<size_t>(device)]-- > 0) uses.push_back({record, device});
+    }
+  }
+  return uses;
 }
 
 }  // namespace pagoda

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "offload/residency.h"
@@ -16,18 +16,18 @@ class ExpertForecast {
   ExpertForecast(const RunShape& shape, const PageTable& pages,
                  const std::vector<SlotClass>& classes);
 
-  // What a layer's routing chose. (num_experts)
-  void note(int64_t layer, std::span<const int64_t> tokens_per_expert);
-  // Records of the experts that the layer used last time on this rank's devices, in their order;
-  // only as many as leave room on the devices for the experts that routing then chooses. Other
-  // ranks guess for themselves.
-  std::vector<int64_t> expected(const RunShape& shape, int64_t layer) const;
-  // [expert] where the layer would compute its experts if it used them as it did last time.
-  std::vector<int> expected_seats(const RunShape& shape, int64_t layer) const;
+  // What a layer's routing chose for a pass's first microbatches, or for all of them.
+  void note(int64_t layer, LayerRouting routing) {
+    newest_[static_cast<size_t>(layer)] = std::move(routing);
+  }
+  // The experts that the layer used last time, each on those of this rank's devices that would
+  // compute its rows now, in the order of the records; only as many as leave room on the devices
+  // for the experts that routing then chooses. Other ranks guess for themselves.
+  std::vector<ExpertUse> expected(const RunShape& shape, int64_t layer) const;
 
  private:
   std::vector<int64_t> room_;  // [device] of the run: how many experts' weights may be uploaded
-  std::vector<std::vector<int64_t>> tokens_per_expert_;  // [layer]
+  std::vector<LayerRouting> newest_;  // [layer]; empty: there is none
 };
 
 }  // namespace pagoda

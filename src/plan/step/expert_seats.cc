@@ -165,7 +165,8 @@ void place_on_rank(const RunShape& shape, int64_t layer, int rank, std::pair<siz
 
 }  // namespace
 
-std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<const int64_t> rows) {
+std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<const int64_t> rows,
+                             std::span<const int64_t> taken) {
   std::vector<int> seats;
   if (shape.seat_speeds.empty() || rows.empty()) {
     for (int64_t e = 0; e < shape.num_experts; ++e) {
@@ -173,26 +174,83 @@ std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<con
     }
     return seats;
   }
-  Rows taken(shape.seat_speeds.size(), 0);
+  Rows has = begun(taken, shape.seat_speeds.size());
   seats.assign(rows.size(), 0);
   for (size_t first = 0; first < rows.size();) {
     const size_t end = first + neighbours(shape, rows, first);
     for (int rank = 0; rank < shape.ranks(); ++rank) {
-      place_on_rank(shape, layer, rank, {first, end}, rows, seats, taken);
+      place_on_rank(shape, layer, rank, {first, end}, rows, seats, has);
     }
     first = end;
   }
   return seats;
 }
 
+int64_t travelling_row_bytes(const RunShape& shape) {
+  // Forward a row and what the expert gives, backward the row again, the gradients of both, the
+  // routing weight and its gradient.
+  return 5 * shape.hidden_size * shape.dtype_bytes + 2 * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t travelling_weight_bytes(const RunShape& shape, int64_t record) {
+  const RecordShape& of = shape.records[static_cast<size_t>(record)];
+  const int64_t gradient = of.trains() ? static_cast<int64_t>(sizeof(float)) : 0;
+  return of.num_elements * (2 * shape.dtype_bytes + gradient);
+}
+
+namespace {
+
+// Whether the expert's rows of a device stay there.
+bool is_guest(const RunShape& shape, int64_t record, int64_t rows) {
+  if (shape.sharing == Sharing::kData) return rows > 0;
+  return rows * travelling_row_bytes(shape) > travelling_weight_bytes(shape, record);
+}
+
+}  // namespace
+
+LayerSeats layer_seats(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                       const LayerRouting& routing) {
+  Rows rows = tokens_per_expert(routing);
+  if (!shape.has_guests()) return {layer_seats(shape, layer, rows), {}};
+  const int64_t shards = shape.sums.expert_shards;
+  Rows taken(static_cast<size_t>(shape.devices), 0);
+  std::vector<int> guests(rows.size() * static_cast<size_t>(shards), -1);
+  for (size_t e = 0; e < rows.size(); ++e) {
+    const int64_t expert = static_cast<int64_t>(e), record = shape.expert(layer, expert);
+    Rows of_device(taken.size(), 0);
+    for (size_t b = 0; b < routing.size(); ++b) {
+      const int64_t microbatch = microbatches.first + static_cast<int64_t>(b);
+      of_device[static_cast<size_t>(shape.attending(layer, microbatch))] += routing[b][e];
+    }
+    for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+      const int device = shape.attending(layer, b);
+      const int64_t shard = shape.sums.cell(b, shape.microbatches) % shards;
+      if (!is_guest(shape, record, of_device[static_cast<size_t>(device)])) continue;
+      guests[static_cast<size_t>(expert * shards + shard)] = device;
+    }
+    for (size_t d = 0; d < of_device.size(); ++d) {
+      if (!is_guest(shape, record, of_device[d])) continue;
+      taken[d] += of_device[d];
+      rows[e] -= of_device[d];
+    }
+  }
+  return {layer_seats(shape, layer, rows, taken), std::move(guests)};
+}
+
 std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
                                     const LayerRouting& routing) {
+  return layer_waves(shape, layer, microbatches, routing,
+                     layer_seats(shape, layer, microbatches, routing));
+}
+
+std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                    const LayerRouting& routing, const LayerSeats& seats) {
   GroupLimits limits;
   limits.row_block = shape.row_block;
   limits.group_blocks = shape.group_blocks;
   limits.padded = shape.options.padded_experts;
   limits.devices = shape.devices;
-  limits.seats = layer_seats(shape, layer, tokens_per_expert(routing));
+  limits.seats = seats;
   limits.expert_shards = shape.sums.expert_shards;
   for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     limits.cells.push_back(shape.sums.cell(b, shape.microbatches));

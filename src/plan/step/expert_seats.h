@@ -3,6 +3,20 @@
 // with it. Experts whose weights wait in the host may have another seat in every step. No bit of a
 // result follows from it. Pure.
 //
+// Beside its seat an expert may be a guest of devices that attend (HEXA-MoE 3.3, data-centric): its
+// weights are uploaded there too, or on other ranks received, each such device multiplies the rows
+// of its own tokens where they are, and its part of the gradient's sum goes to the seat. A row that
+// is computed on another device travels there and back in both phases; weights travel once in each
+// phase, and their fp32 gradient back. RunShape::sharing says whether rows or weights do, or
+// whichever has fewer bytes: bf16 weights of 3 d f elements have 24 d f, a row 10 d + 8, so that
+// they travel for more than about 2.4 f rows of an expert and a device.
+//
+// RunShape::exchange is the order of rows only (plan/rounds/exchange_order.h). A guest's rows stay
+// where they are, so no parcel has them: messages of HALO and Aurora's rounds carry the other rows
+// of a wave, if there are any. Weights and parts of gradients go straight from device to device,
+// weights from their home's host, ahead of the wave's rows and behind them. The choice is the same
+// in each exchange: HALO passes rows on within a node, but no more of them leave it.
+//
 // On equal devices the busiest has at most 4/3 - 1/(3 devices) of the least possible (Graham 1969);
 // 5, 5, 4, 4, 3, 3, 3 on three devices reach that bound. On unequal ones it is at most 2 devices /
 // (devices + 1) (Gonzalez, Ibarra and Sahni 1977).
@@ -46,11 +60,25 @@ double busiest_device(std::span<const int64_t> rows, std::span<const int> seats,
 // together (plan/step/expert_blocks.h); what a device has more in one it has less in the next. An
 // expert's weights are in the host of its home's rank, so it has its seat on a device of that. Else
 // each expert is at home. `rows`: (num_experts), or empty while routing is unknown, which leaves
-// all at home.
-std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<const int64_t> rows);
+// all at home. `taken`: [device] rows that it computes anyway, or empty for none.
+std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<const int64_t> rows,
+                             std::span<const int64_t> taken = {});
+
+// Bytes that travel in a training step for a row that another device computes, and in place of such
+// rows for the weights of an expert, and for their gradient if it trains.
+int64_t travelling_row_bytes(const RunShape& shape);
+int64_t travelling_weight_bytes(const RunShape& shape, int64_t record);
+
+// Where a layer's rows are computed. Seats are those of the rows that no guest has. `routing`: the
+// microbatches'.
+LayerSeats layer_seats(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                       const LayerRouting& routing);
 
 // How the rows of these microbatches go through a layer's experts. `routing`: the microbatches'.
 std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
                                     const LayerRouting& routing);
+// The same, where the seats are known.
+std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                    const LayerRouting& routing, const LayerSeats& seats);
 
 }  // namespace pagoda

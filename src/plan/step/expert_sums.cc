@@ -7,8 +7,8 @@
 namespace pagoda {
 
 ExpertSums::ExpertSums(const RunShape& shape, const PageTable& pages, int64_t layer,
-                       const LayerRouting& routing)
-    : shape_(shape), pages_(pages), layer_(layer), routing_(routing) {}
+                       const LayerRouting& routing, const LayerSeats& seats)
+    : shape_(shape), pages_(pages), layer_(layer), routing_(routing), seats_(seats) {}
 
 ExpertSums::Expert& ExpertSums::of(int64_t expert) {
   const auto [at, is_new] = experts_.try_emplace(expert);
@@ -20,30 +20,39 @@ ExpertSums::Expert& ExpertSums::of(int64_t expert) {
     e.present[static_cast<size_t>(cell)] |= routing_[b][static_cast<size_t>(expert)] > 0;
   }
   const bool any = std::find(e.present.begin(), e.present.end(), 1) != e.present.end();
-  if (any) e.plan = plan_expert_sum(shape_.sums, e.present);
+  if (!any) return e;
+  const int64_t shards = shape_.sums.expert_shards;
+  std::vector<int> shard_device;
+  for (int64_t s = 0; s < shards; ++s) shard_device.push_back(seats_.device_of(expert, s, shards));
+  e.plan = plan_expert_sum(shape_.sums, e.present, shard_device, seats_.seat(expert));
   return e;
 }
 
-int64_t ExpertSums::place(int64_t expert, int device, int64_t buffer) {
+// The page that the device has for a buffer of the plan; it takes one if it has none.
+PageId ExpertSums::page(int64_t expert, int device, int64_t buffer) {
   if (shape_.rounds() > 1) {
-    return pages_.first_expert_sum(shape_.expert(layer_, expert)) + buffer;
+    const int64_t first = pages_.first_expert_sum(shape_.expert(layer_, expert));
+    return pages_.expert_sum(device, first + buffer);
   }
-  const auto [at, is_new] = of(expert).taken.try_emplace(buffer);
+  const auto [at, is_new] = of(expert).taken.try_emplace({device, buffer});
   if (is_new) {
     std::set<int64_t>& used = used_[device];
     while (!used.insert(at->second).second) ++at->second;
   }
-  return at->second;
+  const PageId page = pages_.expert_sum(device, at->second);
+  CHECK(page < pages_.pages.size() && pages_.pages[page].device == device,
+        "device %d has fewer sums of experts", device);
+  return page;
 }
 
 void ExpertSums::give_up(Expert& expert, int device, int64_t buffer) {
-  const auto taken = expert.taken.find(buffer);
+  const auto taken = expert.taken.find({device, buffer});
   if (taken == expert.taken.end()) return;
   used_[device].erase(taken->second);
   expert.taken.erase(taken);
 }
 
-ExpertSums::Chain ExpertSums::chain(const ExpertGroup::Block& block, int device) {
+ExpertSums::Chain ExpertSums::chain(const ExpertGroup::Block& block) {
   const SumStep* newest = nullptr;  // up to the block's cell; padding alone may be in another one
   for (const SumStep& s : of(block.expert).plan.steps) {
     const bool before = s.kind == SumStep::Kind::kChain && s.microbatch <= block.cell;
@@ -52,50 +61,52 @@ ExpertSums::Chain ExpertSums::chain(const ExpertGroup::Block& block, int device)
   const bool here = newest != nullptr && newest->microbatch == block.cell;
   const bool begins = block.begins_cell && (newest == nullptr || (here && newest->first));
   const int64_t buffer = newest == nullptr ? 0 : newest->buffer;
-  return {pages_.expert_sum(device, place(block.expert, device, buffer)), begins};
+  const int device = seats_.device_of(block.expert, block.cell, shape_.sums.expert_shards);
+  return {page(block.expert, device, buffer), begins};
 }
 
 // Those from a step of the plan on, up to the next chain.
-std::vector<ExpertSums::Addition> ExpertSums::additions_from(int64_t expert, int device,
-                                                             size_t step) {
+std::vector<ExpertSums::Step> ExpertSums::steps_from(int64_t expert, size_t step) {
   Expert& e = of(expert);
-  std::vector<Addition> additions;
+  std::vector<Step> steps;
   for (size_t i = step; i < e.plan.steps.size(); ++i) {
     const SumStep& s = e.plan.steps[i];
     if (s.kind == SumStep::Kind::kChain) break;
-    CHECK(s.kind == SumStep::Kind::kAdd);
-    additions.push_back({pages_.expert_sum(device, place(expert, device, s.buffer)),
-                         pages_.expert_sum(device, place(expert, device, s.other))});
-    give_up(e, device, s.other);
+    const bool moves = s.kind == SumStep::Kind::kMove;
+    Step next{s.device, page(expert, s.device, s.buffer), 0, moves ? s.to : -1};
+    next.other = page(expert, moves ? s.to : s.device, s.other);
+    steps.push_back(next);
+    give_up(e, s.device, moves ? s.buffer : s.other);
   }
-  return additions;
+  return steps;
 }
 
-std::vector<ExpertSums::Addition> ExpertSums::behind(const ExpertGroup::Block& block, int device) {
+std::vector<ExpertSums::Step> ExpertSums::behind(const ExpertGroup::Block& block) {
   Expert& e = of(block.expert);
   const std::vector<SumStep>& steps = e.plan.steps;
-  if (steps.empty() && block.ends_cell) give_up(e, device, 0);  // of padding
+  if (steps.empty() && block.ends_cell) give_up(e, seats_.seat(block.expert), 0);  // of padding
   const auto step = std::find_if(steps.begin(), steps.end(), [&](const SumStep& s) {
     return s.kind == SumStep::Kind::kChain && s.microbatch == block.cell;
   });
   // Cells of later chunks are not known yet: the plan's additions are not the step's.
   const bool waits = shape_.rounds() > 1 && std::ssize(routing_) < shape_.microbatches;
   if (!block.ends_cell || step == steps.end() || waits) return {};
-  return additions_from(block.expert, device, static_cast<size_t>(step - steps.begin()) + 1);
+  return steps_from(block.expert, static_cast<size_t>(step - steps.begin()) + 1);
 }
 
-std::vector<ExpertSums::Addition> ExpertSums::rest(int64_t expert, int device) {
+std::vector<ExpertSums::Step> ExpertSums::rest(int64_t expert) {
   const std::vector<SumStep>& steps = of(expert).plan.steps;
   const auto is_chain = [](const SumStep& s) { return s.kind == SumStep::Kind::kChain; };
   const auto newest = std::find_if(steps.rbegin(), steps.rend(), is_chain);
-  return additions_from(expert, device, static_cast<size_t>(newest.base() - steps.begin()));
+  return steps_from(expert, static_cast<size_t>(newest.base() - steps.begin()));
 }
 
-PageId ExpertSums::take_whole(int64_t expert, int device) {
+PageId ExpertSums::take_whole(int64_t expert) {
   Expert& e = of(expert);
-  const PageId page = pages_.expert_sum(device, place(expert, device, e.plan.root));
-  give_up(e, device, e.plan.root);
-  return page;
+  const int seat = seats_.seat(expert);
+  const PageId whole = page(expert, seat, e.plan.root);
+  give_up(e, seat, e.plan.root);
+  return whole;
 }
 
 }  // namespace pagoda

@@ -1,13 +1,15 @@
 // The pages in which the gradients of a layer's experts are summed while an action computes them:
 // which page a row block adds to, which pages are added when a cell of the grid of microbatches is
-// complete, and which holds the whole sum in the end (plan/sums/sum_shape.h). By chunks a page is
-// an expert's for the whole step (plan/step/pages.h); else a device's experts take pages by turns,
-// and give them up when they need no more. The same calls in the same order give the same pages.
+// complete, which go to another device, and which holds the whole sum in the end, at the expert's
+// seat (plan/sums/sum_shape.h). By chunks a page is an expert's for the whole step
+// (plan/step/pages.h); else a device's experts take pages by turns, and give them up when they need
+// no more. The same calls in the same order give the same pages.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "plan/step/action.h"
@@ -20,45 +22,52 @@ namespace pagoda {
 
 class ExpertSums {
  public:
-  // `routing`: of the layer, of all microbatches up to the action's last. REQUIRES:
-  // shape.pages_expert_sums(). Nothing is owned.
+  // `routing`: of the layer, of all microbatches up to the action's last. `seats`: where the action
+  // computes rows. REQUIRES: shape.pages_expert_sums(). Nothing is owned.
   ExpertSums(const RunShape& shape, const PageTable& pages, int64_t layer,
-             const LayerRouting& routing);
+             const LayerRouting& routing, const LayerSeats& seats);
 
   struct Chain {
     PageId page = 0;
     bool begins = false;  // at zero
   };
-  // Where a block of the expert, which the device computes, adds. Padding alone adds zeros, to the
-  // expert's newest chain, or to a page of its own.
-  Chain chain(const ExpertGroup::Block& block, int device);
+  // Where a block of the expert adds. Padding alone adds zeros, to the expert's newest chain, or to
+  // a page of its own.
+  Chain chain(const ExpertGroup::Block& block);
 
-  struct Addition {
-    PageId to = 0, from = 0;
+  // A sum is added to another one of its device, or goes to another device.
+  struct Step {
+    int device = 0;
+    PageId page = 0;
+    PageId other = 0;  // is added to it; or on device `to`, receives it
+    int to = -1;       // -1: it is an addition
   };
-  // What is added behind the block, if it ends a cell. REQUIRES: chain() was called for it.
-  std::vector<Addition> behind(const ExpertGroup::Block& block, int device);
+  // What follows the block, if it ends a cell. REQUIRES: chain() was called for it; behind() is
+  // called for all blocks of a wave, and in the order of experts and cells.
+  std::vector<Step> behind(const ExpertGroup::Block& block);
   // The additions that wait for all cells of an expert that has no rows in the last chunk.
-  std::vector<Addition> rest(int64_t expert, int device);
+  std::vector<Step> rest(int64_t expert);
 
   // The page of the expert's whole sum, which it gives up.
-  PageId take_whole(int64_t expert, int device);
+  PageId take_whole(int64_t expert);
 
  private:
   struct Expert {
     SumPlan plan;
     std::vector<uint8_t> present;      // [cell]
-    std::map<int64_t, int64_t> taken;  // [buffer of the plan] page of the device, if by turns
+    // [device, buffer of the plan] page of the device, if by turns
+    std::map<std::pair<int, int64_t>, int64_t> taken;
   };
   Expert& of(int64_t expert);
-  int64_t place(int64_t expert, int device, int64_t buffer);
+  PageId page(int64_t expert, int device, int64_t buffer);
   void give_up(Expert& expert, int device, int64_t buffer);
-  std::vector<Addition> additions_from(int64_t expert, int device, size_t step);
+  std::vector<Step> steps_from(int64_t expert, size_t step);
 
   const RunShape& shape_;
   const PageTable& pages_;
   int64_t layer_;
   const LayerRouting& routing_;
+  const LayerSeats& seats_;
   std::map<int64_t, Expert> experts_;
   std::map<int, std::set<int64_t>> used_;  // [device] pages, if by turns
 };

@@ -107,13 +107,22 @@ std::vector<Message> messages(const RunShape& shape) {
   return messages;
 }
 
+// Elements of the largest expert.
+int64_t largest_expert(const RunShape& shape) {
+  int64_t elements = 0;
+  for (const RecordShape& record : shape.records) {
+    if (record.expert >= 0) elements = std::max(elements, record.num_elements);
+  }
+  return elements;
+}
+
 // [device] sums of experts' gradients that are pages
 std::vector<int64_t> expert_sums(const RunShape& shape) {
   std::vector<int64_t> count = experts_at_home(shape);
   const int64_t least = PageTable::expert_sum_pages(shape);
-  const bool any_seat = !shape.seat_speeds.empty();
-  for (int64_t& pages : count) {
-    const bool computes = pages > 0 || any_seat;
+  for (int d = 0; d < shape.devices; ++d) {
+    int64_t& pages = count[static_cast<size_t>(d)];
+    const bool computes = pages > 0 || shape.may_compute_any(d);
     pages = shape.rounds() > 1 ? pages * least : computes ? least : 0;
     if (!shape.pages_expert_sums()) pages = 0;
   }
@@ -145,6 +154,7 @@ PageTable::PageTable(const RunShape& shape)
   first_exchange_ = static_cast<int64_t>(pages.size());
   add_exchange(shape);
   add_messages(shape);
+  add_guests(shape);
   first_sum_ = static_cast<int64_t>(pages.size());
   add_sums(shape);
   CHECK(static_cast<int64_t>(pages.size()) == count(shape), "%zu pages", pages.size());
@@ -158,18 +168,22 @@ int64_t PageTable::count(const RunShape& shape) {
   const int64_t of_tables = std::ssize(devices_with_sums(shape)) * sum_pages(shape);
   const int64_t sums = shape.training ? of_tables + shape.tied_embeddings : 0;
   const std::vector<int64_t> of_experts = expert_sums(shape);
+  const int64_t guests = std::ssize(shape.attending_devices()) * guest_pages(shape);
   return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
-         waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums + layer_sums(shape) +
-         std::accumulate(of_experts.begin(), of_experts.end(), int64_t{0});
+         guests + waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums +
+         layer_sums(shape) + std::accumulate(of_experts.begin(), of_experts.end(), int64_t{0});
 }
 
 int64_t PageTable::expert_sum_pages(const RunShape& shape) {
-  const int64_t of_expert = expert_sum_buffers(shape.sums);
+  const bool guests = shape.has_guests();
+  const int64_t of_expert = expert_sum_buffers(shape.sums, guests);
   if (shape.rounds() > 1) return std::max(shape.least_expert_sums, of_expert);
   // Each row block of a group adds to a sum of its own, and only the group's first expert has
-  // others besides, of shards in groups before.
+  // others besides, of shards in groups before. Those of a guest may wait for other devices while
+  // the group has none of its blocks.
   const int64_t sums = shape.num_experts * shape.sums.expert_shards;
-  return std::max(shape.least_expert_sums, std::min(shape.group_blocks, sums) + of_expert - 1);
+  const int64_t besides = guests ? of_expert : of_expert - 1;
+  return std::max(shape.least_expert_sums, std::min(shape.group_blocks, sums) + besides);
 }
 
 int64_t PageTable::sum_pages(const RunShape& shape) {
@@ -244,6 +258,22 @@ void PageTable::add_messages(const RunShape& shape) {
   }
 }
 
+int64_t PageTable::guest_pages(const RunShape& shape) {
+  if (!shape.has_guests() || shape.ranks() == 1) return 0;
+  return waves_in_flight(shape.devices) * std::min(shape.group_blocks, shape.num_experts);
+}
+
+void PageTable::add_guests(const RunShape& shape) {
+  first_guest_ = static_cast<int64_t>(pages.size());
+  guest_place_.assign(static_cast<size_t>(devices_), 0);
+  for (const int d : shape.attending_devices()) {
+    guest_place_[static_cast<size_t>(d)] = static_cast<int64_t>(pages.size()) - first_guest_;
+    for (int64_t i = 0; i < guest_pages(shape); ++i) {
+      add_on(d, PageKind::kGuestWeights, largest_expert(shape) * shape.dtype_bytes);
+    }
+  }
+}
+
 void PageTable::add_sums(const RunShape& shape) {
   if (!shape.training) return;
   const int64_t sums = sum_pages(shape);
@@ -282,10 +312,7 @@ void PageTable::add_layer_sums(const RunShape& shape) {
 }
 
 void PageTable::add_expert_sums(const RunShape& shape) {
-  int64_t elements = 0;
-  for (const RecordShape& record : shape.records) {
-    if (record.expert >= 0) elements = std::max(elements, record.num_elements);
-  }
+  const int64_t elements = largest_expert(shape);
   first_expert_sum_ = static_cast<int64_t>(pages.size());
   const std::vector<int64_t> sums = expert_sums(shape);
   for (int d = 0; d < shape.devices; ++d) {
@@ -418,7 +445,8 @@ int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t sl
     } else if (dense_weights) {
       count += shape.computes_with(device, page.record);
     } else {
-      const bool any_seat = info.expert && !shape.seat_speeds.empty();
+      const bool guest = info.kind == PageKind::kWeights && shape.may_compute_any(device);
+      const bool any_seat = info.expert && (guest || !shape.seat_speeds.empty());
       const int home = shape.records[page.record].device;
       count += home == device || (any_seat && shape.rank_of(home) == shape.rank_of(device));
     }

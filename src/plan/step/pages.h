@@ -29,6 +29,8 @@
 // node n as one message; there: those on their way to the experts, or else back:
 //   gathered(w, d, n, i)   on d: what it sends to the devices of n, before it is sent
 //   passing(w, d, n, i)    on d's counterpart in n: the same, before it is passed on
+//   guest(d, i)            on d, which attends: weights of an expert whose home is another rank
+//                          (plan/step/expert_seats.h); the experts of an action take them by turns
 // A group of n rows has its arrays behind one another without gaps, so that exactly n rows travel.
 // Sums of dense gradients (plan/sums/sum_plan.h), in training:
 //   gradient_sum(d, i)     fp32 elements of the largest dense record. A record's begin at 0, but
@@ -69,6 +71,7 @@ enum class PageKind : uint8_t {
   kOutbound,
   kGradientSum,
   kExpertSum,
+  kGuestWeights,
 };
 
 // Waves in flight: with several devices a wave's combine is issued behind the next one's dispatch,
@@ -88,6 +91,9 @@ struct PageTable {
   static int64_t count(const RunShape& shape);
   // Sums of dense gradients that each device has room for: what the largest of them needs.
   static int64_t sum_pages(const RunShape& shape);
+  // Weights of other ranks' experts that a device which attends has room for: those of the waves in
+  // flight.
+  static int64_t guest_pages(const RunShape& shape);
   // The most sums of an expert at a time; not by chunks: of a device's experts.
   static int64_t expert_sum_pages(const RunShape& shape);
 
@@ -163,7 +169,11 @@ struct PageTable {
     return gathered(way, from, node, i) + 1;
   }
   // Whether it is one of the latter two.
-  bool is_message(PageId page) const { return page >= first_message_ && page < first_sum_; }
+  bool is_message(PageId page) const { return page >= first_message_ && page < first_guest_; }
+  // REQUIRES: the device attends, i < guest_pages(shape).
+  PageId guest(int64_t device, int64_t i) const {
+    return static_cast<PageId>(first_guest_ + guest_place_[static_cast<size_t>(device)] + i);
+  }
   // REQUIRES: the device attends; by chunks, in the stage of the embedding or of the head.
   PageId gradient_sum(int64_t device, int64_t i) const {
     return static_cast<PageId>(first_sum_ + sum_place_[static_cast<size_t>(device)] + i);
@@ -201,6 +211,7 @@ struct PageTable {
   void add_layer_buffers(int stage, const RunShape& shape);
   void add_exchange(const RunShape& shape);
   void add_messages(const RunShape& shape);
+  void add_guests(const RunShape& shape);
   PageId parcel(int64_t from, int64_t seat, int64_t i) const {
     const int64_t pair = pairs_[static_cast<size_t>(from * devices_ + seat)];
     return static_cast<PageId>(first_parcel_ + (i * num_pairs_ + pair) * parcel_pages_);
@@ -234,13 +245,15 @@ struct PageTable {
   int64_t num_pairs_ = 0, parcel_pages_ = 0;
   std::vector<int32_t> messages_;  // [way][from][node] its number; -1: there is none
   int64_t num_messages_ = 0, nodes_ = 0;
+  std::vector<int64_t> guest_place_;                  // [device] its first guest() among all
   std::vector<int64_t> sum_place_, layer_sum_place_;  // [device] its first sum among all
   int64_t sums_of_device_ = 0, layer_sets_ = 0;
   std::vector<int64_t> expert_sum_place_;  // [device] its first expert_sum among all
   std::vector<int64_t> expert_place_;      // [record] first_expert_sum; -1: it has none
   int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_of_stages_ = 0,
           first_leaving_ = 0, first_stage_buffer_ = 0, first_exchange_ = 0, first_parcel_ = 0,
-          first_message_ = 0, first_sum_ = 0, first_layer_sum_ = 0, first_expert_sum_ = 0;
+          first_message_ = 0, first_guest_ = 0, first_sum_ = 0, first_layer_sum_ = 0,
+          first_expert_sum_ = 0;
 };
 
 // Whether the page file of its home keeps the page: weights, and state of what trains.

@@ -26,6 +26,16 @@ void add_own_uses(const RunShape& shape, const TaskList& all, std::vector<PageUs
   add_uses(own_part(shape, all), uses);
 }
 
+std::pair<int, int> transfer_ends(const RunShape& shape, const Task& task) {
+  const int from = sends(task.kind) ? task.device : task.peer;
+  const int to = sends(task.kind) ? task.peer : task.device;
+  const bool page = task.kind == TaskKind::kSendPage || task.kind == TaskKind::kReceivePage;
+  if (!page) return {device_end(from), device_end(to)};
+  const bool of_expert = task.expert >= 0;
+  return {host_end(shape, shape.rank_of(from)),
+          of_expert ? device_end(to) : host_end(shape, shape.rank_of(to))};
+}
+
 namespace {
 
 PageKind kind_of(const PageTable& pages, const Task& send) {

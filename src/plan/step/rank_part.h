@@ -9,6 +9,7 @@
 // own.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "plan/step/pages.h"
@@ -54,5 +55,7 @@ EndedRounds ended_rounds(const RunShape& shape, const PageTable& pages, const Ta
 // What a transfer goes from or to: a device, or behind all devices the host of a rank.
 inline int device_end(int device) { return device; }
 inline int host_end(const RunShape& shape, int rank) { return shape.devices + rank; }
+// What the transfer that the task is an end of goes from, and to.
+std::pair<int, int> transfer_ends(const RunShape& shape, const Task& task);
 
 }  // namespace pagoda

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan/rounds/exchange_order.h"
+#include "plan/step/assignment.h"
 #include "plan/step/lags.h"
 #include "plan/step/stages.h"
 #include "plan/sums/sum_shape.h"
@@ -106,6 +107,10 @@ struct RunShape {
   // counts of rows (plan/step/expert_seats.h). Empty: experts stay at home.
   std::vector<double> seat_speeds = {};
   ExchangeOrder exchange = ExchangeOrder::kFlat;  // of a wave's rows, there and back
+  // Whether experts may be guests of devices that attend (plan/step/expert_seats.h). REQUIRES
+  // unless kRows: in training SumShape::expert_shards above 1, rounds() is 1, and
+  // PlanOptions::same_blocks().
+  Sharing sharing = Sharing::kRows;
   PlanOptions options;
   // Experts read the rows of microbatches that their own device attends to where attention left
   // them, in the in-layer buffers, through the re-index vector (HEXA-MoE 3.2): nothing is copied
@@ -153,6 +158,12 @@ struct RunShape {
   // ends.
   bool computes_with(int device, int64_t record) const;
   bool attends(int device) const { return pagoda::attends(shard_device, device); }
+  // Experts may be computed where their rows are, beside their seats.
+  bool has_guests() const { return sharing != Sharing::kRows; }
+  // Whether routing may have the device compute any expert of its rank.
+  bool may_compute_any(int device) const {
+    return !seat_speeds.empty() || (has_guests() && attends(device));
+  }
   int ranks() const { return device_rank.empty() ? 1 : device_rank.back() + 1; }
   int rank_of(int device) const {
     return device_rank.empty() ? 0 : device_rank[static_cast<size_t>(device)];

@@ -138,11 +138,9 @@ Task StepPlan::weights_task(TaskKind kind, Phase phase, int64_t record, int devi
   return t;
 }
 
-void StepPlan::prefetch(std::span<const int64_t> records, std::span<const int> seats,
-                        TaskList& tasks) const {
-  for (int64_t record : records) {
-    const auto expert = static_cast<size_t>(shape_.records[record].expert);
-    tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kForward, record, seats[expert],
+void StepPlan::prefetch(std::span<const ExpertUse> uses, TaskList& tasks) const {
+  for (const ExpertUse& use : uses) {
+    tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kForward, use.record, use.device,
                                  Access::kPrefetch));
   }
 }
@@ -415,11 +413,12 @@ size_t StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
   }
   const LayerRouting own(routing.begin() + microbatches.first,
                          routing.begin() + microbatches.end());
+  const LayerSeats seats = layer_seats(shape_, layer, microbatches, own);
   std::optional<ExpertSums> sums;
-  if (shape_.pages_expert_sums()) sums.emplace(shape_, pages_, layer, routing);
-  const size_t rest = expert_tasks(
-      layer, microbatches, layer_waves(shape_, layer, microbatches, own), Phase::kBackward,
-      sums ? &*sums : nullptr, before, tasks);
+  if (shape_.pages_expert_sums()) sums.emplace(shape_, pages_, layer, routing, seats);
+  const size_t rest =
+      expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, own, seats),
+                   Phase::kBackward, sums ? &*sums : nullptr, before, tasks);
   if (shape_.rounds() == 1 || !finishes(microbatches)) return rest;
   // Gradients of experts whose last rows were in a chunk before this one.
   const std::vector<int64_t> here = tokens_per_expert(own), all = tokens_per_expert(routing);
@@ -429,10 +428,9 @@ size_t StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
     Task like = task(TaskKind::kGradient, Phase::kBackward, layer, -1);
     like.record = shape_.expert(layer, e);
     like.expert = static_cast<int32_t>(e);
-    const int home = shape_.records[like.record].device;
-    like.device = static_cast<uint8_t>(home);
-    add_expert_sums(like, sums->rest(e, home), tasks);
-    expert_gradient(like, sums->take_whole(e, home), tasks);
+    like.device = static_cast<uint8_t>(seats.seat(e));
+    add_expert_sums(like, sums->rest(e), tasks);
+    expert_gradient(like, sums->take_whole(e), tasks);
   }
   return rest;
 }

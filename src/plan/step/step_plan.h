@@ -35,6 +35,12 @@
 
 namespace pagoda {
 
+// An expert's weights on a device that computes with them.
+struct ExpertUse {
+  int64_t record = 0;
+  int device = 0;
+};
+
 class StepPlan {
  public:
   struct Options {
@@ -54,9 +60,8 @@ class StepPlan {
   // with `changed` to all that attend.
   void send_weights(int64_t record, const WeightCopies& copies, bool changed,
                     TaskList& tasks) const;
-  // Uploads the weights of these experts of a layer ahead of their use. `seats`: [expert] where to.
-  void prefetch(std::span<const int64_t> records, std::span<const int> seats,
-                TaskList& tasks) const;
+  // Uploads the weights of experts ahead of their use.
+  void prefetch(std::span<const ExpertUse> uses, TaskList& tasks) const;
 
   // Each function below makes the tasks of an action (plan/step/action.h).
   void embed(Microbatches microbatches, TaskList& tasks) const;
@@ -106,7 +111,7 @@ class StepPlan {
   bool finishes(Microbatches microbatches) const;
   void check_taken_together(Microbatches microbatches) const;
   void expert_gradient(const Task& like, std::optional<PageId> sum, TaskList& tasks) const;
-  void add_expert_sums(const Task& like, const std::vector<ExpertSums::Addition>& additions,
+  void add_expert_sums(const Task& like, const std::vector<ExpertSums::Step>& steps,
                        TaskList& tasks) const;
   void index(int64_t layer, Microbatches microbatches, Phase phase, TaskList& tasks) const;
   Task wave_task(TaskKind kind, const WavePlace& at, int64_t device, Lane lane) const;
@@ -130,6 +135,8 @@ class StepPlan {
     int64_t first_byte = 0;
     bool begun = false;
   };
+  // [device, record] where an action has weights of another rank's expert.
+  using GuestWeights = std::map<std::pair<int64_t, int64_t>, PageId>;
   struct Travel {
     int64_t from = 0, to = 0;  // devices
     PageId source = 0, target = 0;
@@ -138,6 +145,8 @@ class StepPlan {
     bool last_use = false;  // of the source
     int64_t source_byte = 0, target_byte = 0;  // the first ones
   };
+  void bring_guests(const WavePlace& at, const ExpertWave& wave, GuestWeights& guests,
+                    TaskList& tasks) const;
   void dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
   void hand_out(const WavePlace& at, const Crossing& of, Filled& page, TaskList& tasks) const;
   void pack(const WavePlace& at, const Crossing& of, Filled& page, TaskList& tasks) const;
@@ -149,10 +158,11 @@ class StepPlan {
   void gather(const CrossingRows& rows, const ExchangeLeg& leg, TaskList& tasks) const;
   void hand_over(const WavePlace& at, const Travel& travel, TaskList& tasks) const;
   void place_rows(CrossingRows& rows, const Crossing& of, TaskList& tasks) const;
-  void compute(const WavePlace& at, const ExpertWave& wave, ExpertSums* sums,
-               TaskList& tasks) const;
-  void compute(const WavePlace& at, const ExpertGroup& group, int64_t seat, ExpertSums* sums,
-               TaskList& tasks) const;
+  void compute(const WavePlace& at, const ExpertWave& wave, const GuestWeights& guests,
+               ExpertSums* sums, TaskList& tasks) const;
+  void compute(const WavePlace& at, const ExpertGroup& group, int64_t seat,
+               const GuestWeights& guests, ExpertSums* sums, TaskList& tasks) const;
+  void finish(const WavePlace& at, const ExpertWave& wave, ExpertSums* sums, TaskList& tasks) const;
   void read_rows(const WavePlace& at, const ExpertGroup& group, int64_t seat,
                  TaskList& tasks) const;
   bool arrives_whole(const ExpertGroup& group, int64_t seat) const;

@@ -51,6 +51,41 @@ void give_up_normed(size_t first_task, TaskList& tasks) {
 
 }  // namespace
 
+// Sends the weights of experts to devices of other ranks that compute rows of theirs, once in the
+// action: ahead of the wave's rows, while the wave before is in work. A device's guests take its
+// pages by turns, which are as many as the experts of two waves can be.
+void StepPlan::bring_guests(const WavePlace& at, const ExpertWave& wave, GuestWeights& guests,
+                            TaskList& tasks) const {
+  for (size_t d = 0; d < wave.size(); ++d) {
+    const auto device = static_cast<int>(d);
+    for (const ExpertGroup::Block& block : wave[d].blocks) {
+      const int64_t record = shape_.expert(at.layer, block.expert);
+      if (shape_.rank_of(device) == shape_.home_rank(record)) continue;
+      const int64_t before = std::count_if(guests.begin(), guests.end(), [&](const auto& guest) {
+        return guest.first.first == device;
+      });
+      const PageId page = pages_.guest(device, before % PageTable::guest_pages(shape_));
+      if (!guests.emplace(std::pair(device, record), page).second) continue;
+      Task send = task(TaskKind::kSendPage, at.phase, at.layer, -1);
+      send.record = record;
+      send.expert = static_cast<int32_t>(block.expert);
+      send.lane = Lane::kOut;
+      send.device = static_cast<uint8_t>(shape_.records[static_cast<size_t>(record)].device);
+      send.peer = static_cast<uint8_t>(device);
+      send.bytes = shape_.records[static_cast<size_t>(record)].num_elements * shape_.dtype_bytes;
+      Task receive = send;
+      receive.kind = TaskKind::kReceivePage;
+      receive.lane = Lane::kIn;
+      std::swap(receive.device, receive.peer);
+      send.on_host = true;
+      send.use(pages_.weights(record), Place::host(), Access::kRead);
+      receive.use(page, Place::on_device(device), Access::kCreate);
+      tasks.push_back(send);
+      tasks.push_back(receive);
+    }
+  }
+}
+
 // Adds tasks that hold the rows of a group that are read in place.
 void StepPlan::read_rows(const WavePlace& at, const ExpertGroup& group, int64_t seat,
                          TaskList& tasks) const {
@@ -70,20 +105,20 @@ void StepPlan::read_rows(const WavePlace& at, const ExpertGroup& group, int64_t 
   }
 }
 
-// Adds the tasks of a group's experts, the last of which computes all, and then their gradients.
+// Adds the tasks of a group's experts, the last of which computes all.
 void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int64_t seat,
-                       ExpertSums* sums, TaskList& tasks) const {
-  const auto device = static_cast<int>(seat);
-  const Place place = Place::on_device(device);
+                       const GuestWeights& guests, ExpertSums* sums, TaskList& tasks) const {
+  const Place place = Place::on_device(static_cast<int>(seat));
   read_rows(at, group, seat, tasks);
   for (size_t i = 0; i < group.blocks.size(); ++i) {
     Task t = block_task(at, group.blocks[i], seat);
     t.joins_next = i + 1 < group.blocks.size();
-    t.use(pages_.weights(t.record), place, Access::kRead);
+    const auto guest = guests.find({seat, t.record});
+    t.use(guest == guests.end() ? pages_.weights(t.record) : guest->second, place, Access::kRead);
     t.use(pages_.outbound(seat, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
     if (has_inbound(group, seat)) t.use(pages_.inbound(seat, at.slot), place, Access::kRead);
     if (sums != nullptr) {
-      const auto [page, begins] = sums->chain(group.blocks[i], device);
+      const auto [page, begins] = sums->chain(group.blocks[i]);
       t.first = begins;
       t.use(page, place, begins ? Access::kCreate : Access::kWrite);
     }
@@ -94,37 +129,69 @@ void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int64_t se
     add_crossings(group, seat, given);
     carry(given, tasks);
   }
-  for (const ExpertGroup::Block& block : group.blocks) {
-    if (at.phase == Phase::kForward) continue;
-    const Task of_block = block_task(at, block, seat);
-    if (sums != nullptr) add_expert_sums(of_block, sums->behind(block, device), tasks);
-    if (!block.last) continue;
+}
+
+// Adds what follows a wave's blocks, in the order of the experts and their cells, whichever device
+// has which: additions of sums, those that go to the seats, and gradients.
+void StepPlan::finish(const WavePlace& at, const ExpertWave& wave, ExpertSums* sums,
+                      TaskList& tasks) const {
+  std::vector<std::pair<const ExpertGroup::Block*, size_t>> blocks;  // with their devices
+  for (size_t d = 0; d < wave.size(); ++d) {
+    for (const ExpertGroup::Block& block : wave[d].blocks) blocks.emplace_back(&block, d);
+  }
+  std::stable_sort(blocks.begin(), blocks.end(), [](const auto& x, const auto& y) {
+    return std::pair(x.first->expert, x.first->cell) < std::pair(y.first->expert, y.first->cell);
+  });
+  for (const auto& [block, device] : blocks) {
+    Task of_block = block_task(at, *block, static_cast<int64_t>(device));
+    if (sums != nullptr) add_expert_sums(of_block, sums->behind(*block), tasks);
+    if (!block->last) continue;
     std::optional<PageId> whole;
-    if (sums != nullptr) whole = sums->take_whole(block.expert, device);
+    if (sums != nullptr) {
+      whole = sums->take_whole(block->expert);
+      of_block.device = static_cast<uint8_t>(pages_.pages[*whole].device);  // the seat
+    }
     expert_gradient(of_block, whole, tasks);
   }
 }
 
 // Adds the experts of a wave. Where all of it goes back together, nobody gives back before all have
 // computed.
-void StepPlan::compute(const WavePlace& at, const ExpertWave& wave, ExpertSums* sums,
-                       TaskList& tasks) const {
+void StepPlan::compute(const WavePlace& at, const ExpertWave& wave, const GuestWeights& guests,
+                       ExpertSums* sums, TaskList& tasks) const {
   CrossingRows given{RowsWay::kBack, at};
   for (size_t d = 0; d < wave.size(); ++d) {
-    compute(at, wave[d], static_cast<int64_t>(d), sums, tasks);
+    compute(at, wave[d], static_cast<int64_t>(d), guests, sums, tasks);
     add_crossings(wave[d], static_cast<int64_t>(d), given);
   }
   if (shape_.exchange != ExchangeOrder::kFlat) carry(given, tasks);
+  if (at.phase == Phase::kBackward) finish(at, wave, sums, tasks);
 }
 
-// Adds the sums of shards of the expert that a task like this one has computed.
-void StepPlan::add_expert_sums(const Task& like, const std::vector<ExpertSums::Addition>& additions,
+// Adds the sums of shards of the expert that a task like this one has computed, and sends those
+// that go to another device. Nobody reads the sums of an expert that does not train.
+void StepPlan::add_expert_sums(const Task& like, const std::vector<ExpertSums::Step>& steps,
                                TaskList& tasks) const {
-  for (const ExpertSums::Addition& addition : additions) {
+  const RecordShape& record = shape_.records[static_cast<size_t>(like.record)];
+  const int64_t elements = record.num_elements;
+  if (!record.trains()) return;
+  for (const ExpertSums::Step& step : steps) {
     const size_t at = tasks.size();
-    add_sums({like.record, 0, shape_.records[like.record].num_elements}, like.device, addition.to,
-             addition.from, tasks);
-    tasks[at].expert = like.expert;
+    if (step.to < 0) {
+      add_sums({like.record, 0, elements}, step.device, step.page, step.other, tasks);
+    } else {
+      Task sum = task(TaskKind::kSend, Phase::kBackward, like.layer, -1);
+      sum.record = like.record;
+      sum.elements = elements;
+      transfer(sum,
+               {.from = step.device,
+                .to = step.to,
+                .source = step.page,
+                .target = step.other,
+                .bytes = elements * static_cast<int64_t>(sizeof(float))},
+               Access::kCreate, tasks);
+    }
+    for (size_t i = at; i < tasks.size(); ++i) tasks[i].expert = like.expert;
   }
 }
 
@@ -232,17 +299,19 @@ size_t StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
     return WavePlace{phase, layer, i, slot, microbatches.first, microbatches.count};
   };
   std::optional<size_t> own;
+  GuestWeights guests;
   for (int64_t i = -ahead; i < count + ahead; ++i) {
     const int64_t next = i + ahead, done = i - ahead;
     if (next < count) {
       const ExpertWave& wave = waves[static_cast<size_t>(next)];
       if (!own && has_own(wave)) own = tasks.size();
+      bring_guests(place(next), wave, guests, tasks);
       dispatch(place(next), wave, tasks);
     }
     const bool combines = done >= 0;
     if (combines && ahead > 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
     if (i >= 0 && i < count) {
-      compute(place(i), waves[static_cast<size_t>(i)], sums, tasks);
+      compute(place(i), waves[static_cast<size_t>(i)], guests, sums, tasks);
     }
     if (combines && ahead == 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 
 #include "base/check.h"
 #include "plan/step/expert_seats.h"
@@ -108,36 +107,34 @@ bool StepSchedule::apply_and_send(int64_t record, TaskList& tasks) const {
 void StepSchedule::make_ready(int64_t first_record, int64_t last_record, TaskList& tasks) {
   if (updates_ == nullptr && plan_.shape().ranks() == 1) return;
   const int64_t layer = plan_.shape().records[first_record].layer;
-  std::vector<int64_t> expected;
+  std::vector<ExpertUse> expected;
   // Whole layers take turns in the devices' slots.
   if (!plan_.shape().options.whole_layers) expected = expected_experts(layer);
   asked_.clear();
   for (int64_t r = first_record; r < last_record; ++r) {
     const bool on_host = apply_and_send(r, tasks);
-    const bool wanted = std::binary_search(expected.begin(), expected.end(), r);
-    if (!on_host || !wanted) continue;
+    const auto [first, end] = std::equal_range(
+        expected.begin(), expected.end(), ExpertUse{r, 0},
+        [](const ExpertUse& a, const ExpertUse& b) { return a.record < b.record; });
+    if (!on_host || first == end) continue;
     asked_.push_back(r);
-    plan_.prefetch({&r, 1}, expected_seats(layer), tasks);
+    plan_.prefetch({first, end}, tasks);
   }
 }
 
-// Records whose weights are uploaded before the layer's routing is known, in their order.
-std::vector<int64_t> StepSchedule::expected_experts(int64_t layer) const {
+// The weights that are uploaded before the layer's routing is known, in the order of their records.
+std::vector<ExpertUse> StepSchedule::expected_experts(int64_t layer) const {
   const RunShape& shape = plan_.shape();
   if (layer < 0 || !shape.is_moe[layer] || !shape.options.prefetch) return {};
   if (!shape.options.whole_layers) {
-    return forecast_ != nullptr ? forecast_->expected(shape, layer) : std::vector<int64_t>();
+    return forecast_ != nullptr ? forecast_->expected(shape, layer) : std::vector<ExpertUse>();
   }
-  std::vector<int64_t> experts(static_cast<size_t>(shape.num_experts));
-  std::iota(experts.begin(), experts.end(), shape.expert(layer, 0));
-  return experts;
-}
-
-// [expert] where those experts are uploaded to.
-std::vector<int> StepSchedule::expected_seats(int64_t layer) const {
-  const RunShape& shape = plan_.shape();
-  return forecast_ != nullptr ? forecast_->expected_seats(shape, layer)
-                              : layer_seats(shape, layer, {});
+  const std::vector<int> seats = layer_seats(shape, layer, {});
+  std::vector<ExpertUse> uses;
+  for (int64_t e = 0; e < shape.num_experts; ++e) {
+    uses.push_back({shape.expert(layer, e), seats[static_cast<size_t>(e)]});
+  }
+  return uses;
 }
 
 void StepSchedule::embed(const Action& action, TaskList& tasks) {
@@ -158,11 +155,11 @@ void StepSchedule::attention(const Action& action, StepPiece& piece) {
   const int64_t after = last ? next + 1 : next + records_of_layer(l + 1);
   const bool first_microbatch = action.microbatches.first == 0;
   plan_.forward_attention(l, action.microbatches, piece.tasks);
-  std::vector<int64_t> others = expected_experts(l);
-  std::erase_if(others, [this](int64_t record) {
-    return std::binary_search(asked_.begin(), asked_.end(), record);
+  std::vector<ExpertUse> others = expected_experts(l);
+  std::erase_if(others, [this](const ExpertUse& use) {
+    return std::binary_search(asked_.begin(), asked_.end(), use.record);
   });
-  if (!others.empty()) plan_.prefetch(others, expected_seats(l), piece.tasks);
+  plan_.prefetch(others, piece.tasks);
   if (first_microbatch) make_ready(next, after, piece.tasks);
   if (l == 0 && first_microbatch) foresee_updates(after, piece);
 }
@@ -194,7 +191,12 @@ void StepSchedule::resolve(const LayerRouting& routing) {
   std::vector<int64_t>& sum = tokens_per_expert_[routed.layer];
   sum.resize(tokens.size(), 0);
   std::transform(sum.begin(), sum.end(), tokens.begin(), sum.begin(), std::plus<>());
-  if (forecast_ != nullptr) forecast_->note(routed.layer, sum);
+  if (forecast_ == nullptr) return;
+  const auto unknown = std::find_if(routing_.begin(), routing_.end(), [&](const auto& layers) {
+    return layers[static_cast<size_t>(routed.layer)].empty();
+  });
+  forecast_->note(routed.layer,
+                  layer_routing(routing_, routed.layer, {0, unknown - routing_.begin()}));
 }
 
 // Foresees the updates of records from first_record on, which are pending already.

@@ -128,8 +128,7 @@ class StepSchedule {
   void add_uses(const TaskList& tasks, std::vector<PageUse>& uses) const {
     add_own_uses(plan_.shape(), tasks, uses);
   }
-  std::vector<int64_t> expected_experts(int64_t layer) const;
-  std::vector<int> expected_seats(int64_t layer) const;
+  std::vector<ExpertUse> expected_experts(int64_t layer) const;
 
   const StepPlan& plan_;
   const PendingUpdates* updates_;

@@ -15,8 +15,8 @@ namespace pagoda {
 // What a task does. plan/step/task_table.h has the other facts of each kind.
 enum class TaskKind : uint8_t {
   kAdam,             // optimizer steps of one record, up to the newest
-  kSendPage,         // a dense record's weights leave their home for the rank of device `peer`
-  kReceivePage,      // ... and arrive in that rank's host memory
+  kSendPage,         // weights leave their home's host memory for device `peer` of another rank
+  kReceivePage,      // ... and arrive there; a dense record's in that rank's host memory
   kPrefetch,         // no work: its pages are uploaded ahead of use
   kUpload,           // no work: its pages are uploaded before later work of the device
   kEmbed,            // tokens -> layer_input(0)
@@ -66,8 +66,8 @@ struct Task {
   Phase phase = Phase::kForward;
   Lane lane = Lane::kCompute;
   uint8_t device = 0;      // the device whose lane runs it; on_host: any of the rank that does
-  bool on_host = false;    // on a stream of the host: kAdam with its pages in host memory, and
-                           // kSendPage, kReceivePage
+  bool on_host = false;    // on a stream of the host: kAdam with its pages in host memory,
+                           // kSendPage, and kReceivePage of dense records
   bool first = false;      // the first block of an expert, or of its sum that is a page; or the
                            // first microbatch of a shard, whose gradients begin at zero
   bool last = false;       // the last block of an expert that has tokens: its gradient is complete

@@ -39,13 +39,14 @@ inline constexpr std::array<bool, kPhases> kInForward{true, false, false};
 inline constexpr std::array<bool, kPhases> kInBackward{false, true, false};
 inline constexpr std::array<bool, kPhases> kInBoth{true, true, false};
 inline constexpr std::array<bool, kPhases> kInOptimize{false, false, true};
+inline constexpr std::array<bool, kPhases> kInAll{true, true, true};
 inline constexpr std::array<bool, kPhases> kAheadOfUse{true, false, true};
 
 // In the order of TaskKind.
 inline constexpr std::array<TaskRow, kTaskKinds> kTaskTable{{
     {TaskKind::kAdam, "adam", kInOptimize, TaskUnit::kUpdatedElements, TaskColour::kUpdates},
-    {TaskKind::kSendPage, "send page", kInOptimize, TaskUnit::kNothing, TaskColour::kOther},
-    {TaskKind::kReceivePage, "receive page", kInOptimize, TaskUnit::kBytes, TaskColour::kOther},
+    {TaskKind::kSendPage, "send page", kInAll, TaskUnit::kNothing, TaskColour::kOther},
+    {TaskKind::kReceivePage, "receive page", kInAll, TaskUnit::kBytes, TaskColour::kOther},
     {TaskKind::kPrefetch, "prefetch", kAheadOfUse, TaskUnit::kNothing, TaskColour::kOther},
     {TaskKind::kUpload, "upload", kInBoth, TaskUnit::kNothing, TaskColour::kOther},
     {TaskKind::kEmbed, "embed", kInForward, TaskUnit::kTokens, TaskColour::kOther},

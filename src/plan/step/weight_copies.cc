@@ -15,7 +15,7 @@ void WeightCopies::account(const TaskList& tasks) {
     if (task.kind == TaskKind::kAdam) {
       std::fill_n(good_.begin() + static_cast<int64_t>(place(task.record, 0)), ranks_, uint8_t{0});
     }
-    if (task.kind == TaskKind::kReceivePage) {
+    if (task.kind == TaskKind::kReceivePage && task.expert < 0) {
       good_[place(task.record, device_rank_[task.device])] = 1;
     }
   }

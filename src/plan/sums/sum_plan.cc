@@ -165,39 +165,54 @@ SumPlan plan_sums(const SumShape& sums, const std::vector<int>& shard_device, in
   return summation.finish();
 }
 
-SumPlan plan_expert_sum(const SumShape& sums, const std::vector<uint8_t>& present) {
+namespace {
+
+// Names buffers by the shards that began them. Moves keep the name.
+void name_by_shards(const SumShape& sums, int home, SumPlan& plan) {
+  std::map<std::pair<int, int64_t>, int64_t> shard_in;  // [device, buffer]
+  for (SumStep& step : plan.steps) {
+    int64_t& shard = shard_in[{step.device, step.buffer}];
+    if (step.first) shard = step.microbatch % sums.expert_shards;
+    step.buffer = shard;
+    const bool moves = step.kind == SumStep::Kind::kMove;
+    if (moves) shard_in[{step.to, step.other}] = shard;
+    if (step.other >= 0) step.other = shard_in[{moves ? step.to : step.device, step.other}];
+  }
+  plan.root = shard_in[{home, plan.root}];
+}
+
+}  // namespace
+
+SumPlan plan_expert_sum(const SumShape& sums, const std::vector<uint8_t>& present,
+                        const std::vector<int>& shard_device, int home) {
   CHECK(std::ssize(present) == sums.cells());
   std::vector<uint8_t> shards(static_cast<size_t>(sums.expert_shards), 0);
   for (size_t cell = 0; cell < present.size(); ++cell) {
     shards[cell % shards.size()] |= present[cell];
   }
-  Summation summation(sums.expert_shards, 0, shards);
+  Summation summation(sums.expert_shards, home, shards);
   std::vector<uint8_t> begun(shards.size(), 0);
   for (size_t cell = 0; cell < present.size(); ++cell) {
     if (present[cell] == 0) continue;
-    const size_t shard = cell % shards.size();
-    const bool first = std::exchange(begun[shard], 1) == 0;
-    summation.chain(0, static_cast<int64_t>(shard), static_cast<int64_t>(cell), first);
-    if (sums.chunks == 1) summation.end_chain(static_cast<int64_t>(shard));
+    const auto shard = static_cast<int64_t>(cell % shards.size());
+    const bool first = std::exchange(begun[static_cast<size_t>(shard)], 1) == 0;
+    summation.chain(device_of_shard(shard_device, shard), shard, static_cast<int64_t>(cell), first);
+    if (sums.chunks == 1) summation.end_chain(shard);
   }
   for (size_t shard = 0; shard < shards.size() && sums.chunks > 1; ++shard) {
     if (begun[shard] != 0) summation.end_chain(static_cast<int64_t>(shard));
   }
   SumPlan plan = summation.finish();
-  std::vector<int64_t> shard_in(shards.size(), 0);  // [buffer]
-  for (SumStep& step : plan.steps) {
-    int64_t& shard = shard_in[static_cast<size_t>(step.buffer)];
-    if (step.first) shard = step.microbatch % sums.expert_shards;
-    step.buffer = shard;
-    if (step.other >= 0) step.other = shard_in[static_cast<size_t>(step.other)];
-  }
-  plan.root = shard_in[static_cast<size_t>(plan.root)];
+  name_by_shards(sums, home, plan);
   return plan;
 }
 
-int64_t expert_sum_buffers(const SumShape& sums) {
+int64_t expert_sum_buffers(const SumShape& sums, bool several_devices) {
   const std::vector<uint8_t> all(static_cast<size_t>(sums.cells()), 1);
-  return plan_expert_sum(sums, all).buffers;
+  const int64_t on_one = plan_expert_sum(sums, all).buffers;
+  if (!several_devices || sums.chunks > 1) return on_one;  // by several chunks, one of each shard
+  // A device keeps one of two neighbours waiting at most, until the other is there too.
+  return std::max(on_one, (sums.expert_shards + 1) / 2 + 1);
 }
 
 }  // namespace pagoda

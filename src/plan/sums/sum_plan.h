@@ -48,10 +48,13 @@ SumPlan plan_sums(const SumShape& sums, const std::vector<int>& shard_device, in
 // a cell, and `first` begins its shard's chain; its buffers, and `root`, are named by the shard
 // that began them, so that a group may compute several cells before any sums are added. `present`:
 // [cell] whether the expert has rows in it; one has. By several chunks, sums are added behind all
-// cells, so that the chains do not depend on the cells to come.
-SumPlan plan_expert_sum(const SumShape& sums, const std::vector<uint8_t>& present);
+// cells, so that the chains do not depend on the cells to come. `shard_device`: [shard] the device
+// that computes its rows; empty: device 0 all. The whole sum ends at the home; what other devices
+// have comes behind all cells.
+SumPlan plan_expert_sum(const SumShape& sums, const std::vector<uint8_t>& present,
+                        const std::vector<int>& shard_device = {}, int home = 0);
 // Whatever is present, so many of its sums are there at a time where each cell's are added before
-// the next is computed.
-int64_t expert_sum_buffers(const SumShape& sums);
+// the next is computed: on one device, or on any of several, whichever has which shards.
+int64_t expert_sum_buffers(const SumShape& sums, bool several_devices = false);
 
 }  // namespace pagoda

@@ -1,5 +1,5 @@
 // What devices send each other in a wave, counted by hand: flat, by rounds, and by HALO on two
-// nodes of two devices.
+// nodes of two devices, also where some experts' weights travel in place of rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -74,15 +74,18 @@ std::ostream& operator<<(std::ostream& out, const Send& s) {
   return out << s.from << " to " << s.to << ": " << s.bytes << " from " << s.first_byte;
 }
 
-// What the layer's forward sends to the experts (kInbound) or back (kOutbound), in its order.
-std::vector<Send> sends_of(ExchangeOrder exchange, PageKind way) {
-  const RunShape shape = four_devices(exchange);
-  const PageTable pages(shape);
-  const StepPlan plan(shape, pages, {});
-  TaskList tasks;
+TaskList forward_tasks(const RunShape& shape) {
   const LayerRouting routing = routing_of(shape);
   EXPECT_EQ(layer_waves(shape, 0, all_microbatches(shape), routing).size(), 1u);
-  plan.forward_experts(0, all_microbatches(shape), routing, tasks);
+  TaskList tasks;
+  StepPlan(shape, PageTable(shape), {}).forward_experts(0, all_microbatches(shape), routing, tasks);
+  return tasks;
+}
+
+// What the layer's forward sends to the experts (kInbound) or back (kOutbound), in its order.
+std::vector<Send> sends_of(const RunShape& shape, PageKind way) {
+  const PageTable pages(shape);
+  const TaskList tasks = forward_tasks(shape);
   std::vector<Send> sends;
   for (const Task& t : tasks) {
     if (t.kind != TaskKind::kSend) continue;
@@ -91,6 +94,20 @@ std::vector<Send> sends_of(ExchangeOrder exchange, PageKind way) {
     sends.push_back({t.device, t.peer, t.bytes, t.first_byte});
   }
   return sends;
+}
+
+std::vector<Send> sends_of(ExchangeOrder exchange, PageKind way) {
+  return sends_of(four_devices(exchange), way);
+}
+
+// The weights of an expert have 8000 bytes, 2 for a number in each phase and 4 of its gradient, and
+// a row has 168: weights travel for two units of 32 rows, and the rows of one unit do.
+RunShape with_guests(ExchangeOrder exchange) {
+  RunShape shape = four_devices(exchange);
+  shape.sums.expert_shards = kDevices;
+  shape.sharing = Sharing::kAuto;
+  shape.group_blocks = 16;
+  return shape;
 }
 
 // How many devices send in each unit of time, if each sends and takes one message after the other,
@@ -182,6 +199,62 @@ TEST(Exchange, HaloSendsToCounterparts) {
       {3, 2, 1 * kUnit, 0},
   };
   EXPECT_EQ(sends_of(ExchangeOrder::kHalo, PageKind::kOutbound), back);
+}
+
+TEST(Exchange, RowsThatAGuestComputesAreInNone) {
+  for (const ExchangeOrder exchange : {ExchangeOrder::kFlat, ExchangeOrder::kRounds}) {
+    Counts sent{};
+    for (const Send& send : sends_of(with_guests(exchange), PageKind::kInbound)) {
+      sent[static_cast<size_t>(send.from)][static_cast<size_t>(send.to)] += send.bytes;
+    }
+    for (size_t a = 0; a < kDevices; ++a) {
+      for (size_t b = 0; b < kDevices; ++b) {
+        EXPECT_EQ(sent[a][b], kUnits[a][b] == 1 ? kUnit : 0) << a << " to " << b;
+      }
+    }
+  }
+  const std::vector<Send> by_halo = {
+      // Both devices of the other node, or its counterpart's neighbour.
+      {0, 2, 2 * kUnit},
+      {1, 3, 1 * kUnit},
+      {2, 0, 2 * kUnit},
+      {3, 1, 1 * kUnit},
+      {1, 0, 1 * kUnit},
+      {2, 3, 1 * kUnit},
+      {3, 2, 1 * kUnit},
+      {0, 1, 1 * kUnit, 1 * kUnit},
+      {2, 3, 1 * kUnit, 1 * kUnit},
+      {3, 2, 1 * kUnit, 0},
+  };
+  EXPECT_EQ(sends_of(with_guests(ExchangeOrder::kHalo), PageKind::kInbound), by_halo);
+}
+
+// Weights of experts 0 and 3 are sent to the other node, those of expert 1 are in device 0's own
+// host; and parts of all three gradients go to their seats.
+TEST(Exchange, WeightsAndSumsOfGuestsGoStraight) {
+  for (const ExchangeOrder exchange :
+       {ExchangeOrder::kFlat, ExchangeOrder::kRounds, ExchangeOrder::kHalo}) {
+    const RunShape shape = with_guests(exchange);
+    std::vector<Send> weights, sums;
+    const TaskList forward = forward_tasks(shape);
+    for (const Task& t : forward) {
+      if (t.kind == TaskKind::kSendPage) weights.push_back({t.device, t.peer, t.bytes, 0});
+    }
+    std::sort(weights.begin(), weights.end(),
+              [](const Send& a, const Send& b) { return a.from < b.from; });
+    EXPECT_EQ(weights, (std::vector<Send>{{0, 3, 2000}, {3, 1, 2000}}));
+    const auto is = [](TaskKind kind) { return [kind](const Task& t) { return t.kind == kind; }; };
+    EXPECT_LT(std::find_if(forward.begin(), forward.end(), is(TaskKind::kReceivePage)),
+              std::find_if(forward.begin(), forward.end(), is(TaskKind::kSend)))
+        << "weights come ahead of the wave's rows";
+    TaskList backward;
+    StepPlan(shape, PageTable(shape), {})
+        .backward_experts(0, all_microbatches(shape), routing_of(shape), backward);
+    for (const Task& t : backward) {
+      if (t.kind == TaskKind::kSend && t.elements > 0) sums.push_back({t.device, t.peer, t.bytes});
+    }
+    EXPECT_EQ(sums, (std::vector<Send>{{3, 0, 4000}, {0, 1, 4000}, {1, 3, 4000}}));
+  }
 }
 
 }  // namespace

@@ -99,7 +99,8 @@ TEST(ExpertWaves, HaveEveryRowOnceAndExpertsInOrder) {
     limits.group_blocks = static_cast<int64_t>(1 + random() % 5);
     limits.devices = static_cast<int>(1 + random() % 3);
     for (int64_t e = 0; e < experts; ++e) {
-      limits.seats.push_back(static_cast<int>(random() % static_cast<uint32_t>(limits.devices)));
+      limits.seats.seats.push_back(
+          static_cast<int>(random() % static_cast<uint32_t>(limits.devices)));
     }
     const LayerRouting routing = random_layer(random, microbatches, experts);
     const std::vector<Row> rows = plain_rows(routing);
@@ -119,7 +120,7 @@ TEST(ExpertWaves, HaveEveryRowOnceAndExpertsInOrder) {
         for (const ExpertGroup::Block& block : group.blocks) {
           EXPECT_EQ(block.padding, 0);
           EXPECT_GT(block.rows, 0);
-          EXPECT_EQ(limits.seats[static_cast<size_t>(block.expert)], static_cast<int>(d));
+          EXPECT_EQ(limits.seats.seat(block.expert), static_cast<int>(d));
           int64_t& done = computed[static_cast<size_t>(block.expert)];
           EXPECT_EQ(block.first, done == 0);
           cut += !block.first;
@@ -156,7 +157,7 @@ TEST(ExpertWaves, TakeNeighboursOfAllDevices) {
   GroupLimits limits;
   limits.row_block = 4;
   limits.devices = 2;
-  limits.seats = {0, 1, 0, 1};
+  limits.seats.seats = {0, 1, 0, 1};
   const std::vector<ExpertWave> waves = expert_waves({{3, 6, 0, 1}}, limits);
   // Expert 1 has rows for two waves, the second of which has room for nothing else on its device.
   const std::vector<std::vector<int64_t>> expected = {{3, 4}, {0, 2}, {0, 1}};

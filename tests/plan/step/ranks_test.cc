@@ -228,13 +228,16 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
     kind.options.padded_experts = random() % 6 == 0;
     kind.pinned_share = random() % 4 == 0 ? 0.5 : 0;
     kind.group_blocks = 1 + seed % 4;
-    kind.seats_by_step = random() % 2 == 0 && kind.options.same_blocks() &&
-                         !kind.options.whole_layers && kind.pinned_share == 0;
+    const bool away =
+        kind.options.same_blocks() && !kind.options.whole_layers && kind.pinned_share == 0;
+    kind.seats_by_step = random() % 2 == 0 && away;
+    if (away) kind.sharing = static_cast<Sharing>(seed % 5 % 3);
     // Stages may begin anywhere among the ranks' devices.
     if (seed % 3 == 0 && !kind.options.microbatch_major && !kind.options.padded_experts) {
       kind.stages = static_cast<int>(2 + seed / 3 % 3);
       kind.order = static_cast<PipelineOrder>(seed / 9 % 3);
       kind.seats_by_step = false;
+      kind.sharing = Sharing::kRows;
     }
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(2 + random() % 4);
@@ -267,16 +270,18 @@ using MergedStep = std::vector<PlacedTask>;
 
 // Two steps of some ranks at the smallest budgets, as one list.
 struct MergedRun {
-  MergedRun(ExchangeOrder exchange, const std::vector<int>& device_rank) {
+  explicit MergedRun(const StepKind& kind, ExchangeOrder exchange = ExchangeOrder::kFlat,
+                     const std::vector<int>& device_rank = {0, 1, 2, 2}) {
     std::mt19937 random(11);
     RunShape shape;
     do {
       shape = random_shape(random, 4);
     } while (shape.num_layers < 3 || shape.num_experts < 6 || !shape.is_moe[1] ||
-             shape.sums.shards < 3 || std::ssize(shape.attending_devices()) < 3);
+             shape.sums.shards < 3 || std::ssize(shape.attending_devices()) < 3 ||
+             (kind.sharing != Sharing::kRows && shape.sums.expert_shards == 1));
     shape.device_rank = device_rank;
     shape.exchange = exchange;
-    ranks = std::make_unique<PlannedRanks>(shape, StepKind{}, 0.0);
+    ranks = std::make_unique<PlannedRanks>(shape, kind, 0.0);
     for (int step = 0; step < 2; ++step) {
       ranks->each([](PlannedRank& rank) {
         rank.records = true;
@@ -353,7 +358,7 @@ void move_elsewhere(PlacedTask& t) {
 class BrokenRanks : public testing::Test {
  protected:
   static MergedRun& good() {
-    static MergedRun run(ExchangeOrder::kFlat, {0, 1, 2, 2});
+    static MergedRun run(StepKind{});
     return run;
   }
   void SetUp() override { ASSERT_EQ(first_fault(good().faults(good().steps)), ""); }
@@ -428,6 +433,97 @@ TEST_F(BrokenRanks, RecordsLeaveTheirHome) {
   });
 }
 
+class BrokenGuests : public BrokenRanks {
+ protected:
+  static MergedRun& guests() {
+    static MergedRun run(of_data());
+    return run;
+  }
+  void SetUp() override { ASSERT_EQ(first_fault(guests().faults(guests().steps)), ""); }
+  static void expect(PlanRule rule, const char* what,
+                     const std::function<void(MergedStep&)>& mutate) {
+    BrokenRanks::expect(rule, what, mutate, guests());
+  }
+  static StepKind of_data() {
+    StepKind kind;
+    kind.sharing = Sharing::kData;
+    kind.group_blocks = 2;
+    return kind;
+  }
+  static bool of_expert(const PlacedTask& t) {
+    return t.task.kind == TaskKind::kReceivePage && t.task.expert >= 0;
+  }
+  static bool sends_sum(const PlacedTask& t) {
+    return t.task.kind == TaskKind::kSend && t.task.expert >= 0 && t.task.elements > 0;
+  }
+  static bool receives_sum(const PlacedTask& t) {
+    return t.task.kind == TaskKind::kReceive && t.task.expert >= 0 && t.task.elements > 0;
+  }
+  // In the backward, for a device of another rank than its home's.
+  static bool computes(const PlacedTask& t) {
+    const RunShape& shape = guests().ranks->shape();
+    return t.task.kind == TaskKind::kExpertBackward && t.task.rows > 0 &&
+           shape.rank_of(t.task.device) != shape.home_rank(t.task.record);
+  }
+};
+
+// They are computed with what came for them.
+TEST_F(BrokenGuests, HaveOtherWeights) {
+  expect(PlanRule::kHome, "two experts come to each other's pages", [&](MergedStep& step) {
+    Task& first = step[nth(step, of_expert)].task;
+    Task& second =
+        step[nth(step, [&](const PlacedTask& t) {
+          return of_expert(t) && t.task.device == first.device && t.task.record != first.record;
+        })].task;
+    std::swap(first.uses[0].page, second.uses[0].page);
+  });
+  expect(PlanRule::kHome, "weights come that were not updated", [&](MergedStep& step) {
+    const Task& first = step[nth(step, of_expert)].task;
+    const auto page = std::pair(first.record, first.device);
+    std::erase_if(step, [&](const PlacedTask& t) {
+      const bool of_page =
+          t.task.kind == TaskKind::kSendPage || t.task.kind == TaskKind::kReceivePage;
+      const bool sends = t.task.kind == TaskKind::kSendPage;
+      return of_page && t.task.record == page.first &&
+             (sends ? t.task.peer : t.task.device) == page.second;
+    });
+  });
+  expect(PlanRule::kHome, "a guest computes with what its home has", [&](MergedStep& step) {
+    Task& guest = step[nth(step, computes)].task;
+    guest.uses[0].page = guests().ranks->ranks()[0]->pages.weights(guest.record);
+  });
+}
+
+// What they have of a gradient, of their device's own rows, goes to their seat.
+TEST_F(BrokenGuests, SumOtherwise) {
+  expect(PlanRule::kSumOrder, "a part of a gradient stays away", [&](MergedStep& step) {
+    const Task sent = step[nth(step, sends_sum)].task;
+    std::erase_if(step, [&](const PlacedTask& t) {
+      const bool end = t.task.kind == TaskKind::kSend || t.task.kind == TaskKind::kReceive;
+      return end && t.task.elements > 0 && t.task.record == sent.record;
+    });
+  });
+  const RunShape& shape = guests().ranks->shape();
+  expect(PlanRule::kInputs, "a guest computes rows of another device's", [&](MergedStep& step) {
+    Task& guest = step[nth(step, computes)].task;
+    int64_t b = 0;
+    while (shape.attending(guest.layer, b) == guest.device) ++b;
+    guest.cell = static_cast<int32_t>(shape.sums.cell(b, shape.microbatches));
+  });
+  expect(PlanRule::kInputs, "a sum is sent to a seat twice", [&](MergedStep& step) {
+    const size_t at = nth(step, sends_sum);
+    step.insert(step.begin() + static_cast<int64_t>(at), step[at]);
+  });
+  expect(PlanRule::kMatched, "a sum comes as another expert's", [&](MergedStep& step) {
+    const int64_t record = step[nth(step, sends_sum)].task.record;
+    const size_t at =
+        nth(step, [&](const PlacedTask& t) { return receives_sum(t) && t.task.record == record; });
+    step[at].task.record += 1;
+  });
+  expect(PlanRule::kMatched, "a sum is not received",
+         [&](MergedStep& step) { drop(step, nth(step, receives_sum)); });
+}
+
 TEST_F(BrokenRanks, RowsDoNotMatch) {
   expect(PlanRule::kMatched, "rows do not cross", [&](MergedStep& step) {
     drop(step, nth(step, across(TaskKind::kSend)));
@@ -448,7 +544,7 @@ TEST_F(BrokenRanks, RowsDoNotMatch) {
 
 // Two ranks of two devices, whose rows go by HALO.
 TEST_F(BrokenRanks, ParcelsGoElsewhere) {
-  static MergedRun halo(ExchangeOrder::kHalo, {0, 0, 1, 1});
+  static MergedRun halo(StepKind{}, ExchangeOrder::kHalo, {0, 0, 1, 1});
   ASSERT_EQ(first_fault(halo.faults(halo.steps)), "");
   const PageTable& pages = halo.ranks->ranks()[0]->pages;
   const auto of_message = [&](bool leaves) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kSeeds = kUnderSanitizer ? 30 : 300;
 constexpr int kZebraRuns = kUnderSanitizer ? 50 : 500;
+constexpr int kGuestRuns = kUnderSanitizer ? 50 : 300;
 constexpr int kPipelineRuns = kUnderSanitizer ? 50 : 500;
 
 // Steps, a skipped one, an evaluation: every rule holds all the strategy.
@@ -69,14 +70,40 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
     kind.group_blocks = seed % 2 == 0 ? 1 : 1 + seed % 7;
-    kind.seats_by_step = seed % 3 != 0 && kind.options.same_blocks() &&
-                         !kind.options.whole_layers && kind.pinned_share == 0;
+    const bool away =
+        kind.options.same_blocks() && !kind.options.whole_layers && kind.pinned_share == 0;
+    kind.seats_by_step = seed % 3 != 0 && away;
+    if (away) kind.sharing = static_cast<Sharing>(seed % 5 % 3);
     PlannedCase c(random, devices, kind, rooms[random() % 5]);
     in_place += c.shape.in_place;
     expect_valid(random, c);
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_GT(in_place, kSeeds / 10);
+}
+
+// Experts that are guests of devices that attend, all of them or as their rows say.
+TEST(Validator, RandomGuestsKeepEveryRule) {
+  int guests = 0;
+  for (uint32_t seed = 1; guests < kGuestRuns; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    StepKind kind;
+    kind.sharing = seed % 2 == 0 ? Sharing::kAuto : Sharing::kData;
+    kind.eager = random() % 2 == 0;
+    kind.skip_untouched = random() % 4 == 0;
+    kind.options.prefetch = random() % 4 != 0;
+    kind.options.optimizer_at_end = random() % 4 == 0;
+    kind.options.in_place = seed % 3 != 0;
+    kind.seats_by_step = random() % 2 == 0;
+    kind.keep_in_host = random() % 2 == 0;
+    kind.group_blocks = 1 + seed % 7;
+    const double rooms[] = {0, 0.05, 0.3, 0.7};
+    PlannedCase c(random, static_cast<int>(2 + random() % 3), kind, rooms[random() % 4]);
+    guests += c.shape.has_guests();
+    expect_valid(random, c);
+    if (testing::Test::HasFailure()) return;
+  }
 }
 
 // Chunks that follow each other through the layers, on one device or more, whoever attends.

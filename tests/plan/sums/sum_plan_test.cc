@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <random>
 #include <string>
@@ -183,6 +185,58 @@ TEST(SumPlan, AnExpertHasTheTreeOfItsShards) {
   }
 }
 
+// The same tree wherever each shard's rows are computed, and the whole at the home. Every
+// assignment of up to five shards to three devices, and every home.
+TEST(SumPlan, AnExpertHasItsTreeOnSeveralDevices) {
+  const auto most_on_a_device = [](const SumPlan& plan) {
+    std::map<int, int64_t> held;
+    int64_t most = 0;
+    for (const SumStep& step : plan.steps) {
+      held[step.device] += step.kind == Kind::kChain ? step.first : -1;
+      if (step.kind == Kind::kMove) ++held[step.to];
+      for (const auto& [device, count] : held) most = std::max(most, count);
+    }
+    return most;
+  };
+  for (const int64_t chunks : {1, 2}) {
+    for (int64_t shards = 1; shards <= (chunks == 1 ? 5 : 3); ++shards) {
+      const SumShape sums{chunks, shards, shards};
+      const int assignments = static_cast<int>(std::pow(3, shards));
+      for (uint32_t set = 1; set < 1u << sums.cells(); ++set) {
+        std::vector<uint8_t> present;
+        for (int64_t cell = 0; cell < sums.cells(); ++cell) present.push_back(set >> cell & 1);
+        const std::string tree = tree_of(present, shards, 16, 0);
+        for (int i = 0; i < 3 * assignments; ++i) {
+          std::vector<int> device;
+          for (int64_t s = 0, left = i / 3; s < shards; ++s, left /= 3) {
+            device.push_back(static_cast<int>(left % 3));
+          }
+          const int home = i % 3;
+          const SumPlan plan = plan_expert_sum(sums, present, device, home);
+          ASSERT_EQ(carry_out(plan, home, INT64_MAX), tree)
+              << chunks << " x " << shards << ", set " << set << ", devices " << i;
+          EXPECT_LE(most_on_a_device(plan), expert_sum_buffers(sums, true));
+          for (const SumStep& step : plan.steps) {
+            if (step.kind != Kind::kChain) continue;
+            EXPECT_EQ(step.device, device[static_cast<size_t>(step.microbatch % shards)]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Eight shards of four devices, at home on the first, where the third's rows are a guest's and the
+// others' are not: one sum travels, of both of the guest's shards.
+TEST(SumPlan, AGuestSendsWhatItHasOfTheTree) {
+  const SumShape sums{1, 8, 8};
+  const SumPlan plan = plan_expert_sum(sums, std::vector<uint8_t>(8, 1), {0, 0, 0, 0, 2, 2, 0, 0});
+  EXPECT_EQ(carry_out(plan, 0, INT64_MAX), "(((0,1),(2,3)),((4,5),(6,7)))");
+  const auto moves = std::count_if(plan.steps.begin(), plan.steps.end(),
+                                   [](const SumStep& s) { return s.kind == Kind::kMove; });
+  EXPECT_EQ(moves, 1);
+}
+
 // One sum of a single shard; of one chunk the counter's; of several chunks one for each shard.
 TEST(SumPlan, SumsOfAnExpertAtATime) {
   const auto most = [](int64_t chunks, int64_t shards) {
@@ -194,6 +248,7 @@ TEST(SumPlan, SumsOfAnExpertAtATime) {
   EXPECT_EQ(most(1, 8), 4);
   EXPECT_EQ(most(2, 4), 4);
   EXPECT_EQ(most(3, 8), 8);
+  EXPECT_EQ(expert_sum_buffers({1, 8, 8}, true), 5);
 }
 
 }  // namespace

@@ -14,6 +14,10 @@ bool OrderCheck::is_sum(PageId page) const {
   return pages_.classes[pages_.pages[page].slot_class].kind == PageKind::kGradientSum;
 }
 
+bool OrderCheck::is_expert_sum(PageId page) const {
+  return pages_.classes[pages_.pages[page].slot_class].kind == PageKind::kExpertSum;
+}
+
 void OrderCheck::begin_step() {
   done_.clear();
   rows_.clear();
@@ -186,9 +190,20 @@ OrderCheck::Group OrderCheck::input_of(const Task& task) {
   return all;
 }
 
-// An expert is computed in one place in a step: at home, unless seats follow from its rows.
+// An expert's rows of a shard are computed in one place in a step: at home, unless seats follow
+// from its rows; or where they are, if the run has guests.
 void OrderCheck::check_seat(const Task& task) {
-  const int seat = seats_.emplace(task.record, task.device).first->second;
+  const int64_t shards = shape_.sums.expert_shards, shard = task.cell % shards;
+  if (seats_.emplace(std::pair(task.record, shard), task.device).first->second != task.device) {
+    fault(task, "computes rows of a shard that another device does");
+  }
+  bool own_rows = shape_.sharing != Sharing::kRows;
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    const bool here = shape_.attending(task.layer, b) == task.device;
+    if (shape_.sums.cell(b, shape_.microbatches) == task.cell) own_rows = own_rows && here;
+  }
+  if (own_rows) return;
+  const int seat = seats_.emplace(std::pair(task.record, int64_t{-1}), task.device).first->second;
   const bool at_home = shape_.records[task.record].device == task.device;
   const bool may_move =
       !shape_.seat_speeds.empty() && shape_.rank_of(task.device) == shape_.home_rank(task.record);
@@ -326,6 +341,7 @@ void OrderCheck::check_send(const Task& task) {
     if (task.bytes != task.elements * element) fault(task, "sends other bytes than its sum's");
     return channel.push_back({{}, sum, 0, task.bytes});
   }
+  if (is_expert_sum(page)) return send_expert_sum(task, channel);
   if (pages_.is_message(page)) {
     const bool passed_on = shape_.rank_of(task.device) == shape_.rank_of(task.peer);
     return passed_on ? check_passed_on(task) : check_gathered(task);
@@ -357,13 +373,19 @@ void OrderCheck::check_receive(const Task& task) {
   const Sent sent = channel.front();
   channel.pop_front();
   const PageId page = task.uses[0].page;
-  bool same = is_sum(page) ? !sent.sum.empty() : sent.sum.empty() && sent.group.is_of(task);
+  const bool of_expert = is_expert_sum(page);
+  bool same = is_sum(page) || of_expert
+                  ? !sent.sum.empty() && sent.expert_record == (of_expert ? task.record : -1)
+                  : sent.sum.empty() && sent.group.is_of(task);
   same = same && pages_.is_message(page) == !sent.parcels.empty();
   if (!same || sent.bytes != task.bytes || sent.first_byte != task.first_byte) {
     faults_.push_back({PlanRule::kMatched, "other bytes are received than were sent"});
   }
   if (is_sum(page)) {
     sums_[{page, shared_part(task)}] = sent.sum;
+  } else if (of_expert) {
+    // No chain goes on here.
+    expert_sums_[page] = {sent.expert_record, shape_.sums.cells(), sent.sum};
   } else if (pages_.is_message(page)) {
     messages_[page] = sent.parcels;
   } else {

@@ -82,14 +82,17 @@ class OrderCheck {
   void check_take(const Task& task);
   struct Sent {
     Group group;
-    std::string sum;  // or of dense gradients
+    std::string sum;  // or of dense gradients, or of an expert's
     int64_t first_byte = 0, bytes = 0;
     bool ends = true;       // all of a parcel is sent
     bool boundary = false;  // between stages
     int64_t layer = -1, microbatch = -1;
     Parcels parcels = {};  // of a message of several
+    int64_t expert_record = -1;  // whose sum it is
   };
   bool is_sum(PageId page) const;
+  bool is_expert_sum(PageId page) const;
+  void send_expert_sum(const Task& task, std::deque<Sent>& channel);
   bool between_stages(const Task& task) const;
   void check_boundary(const Task& task);
   void check_combine(const Task& task, Rows& rows);
@@ -118,7 +121,9 @@ class OrderCheck {
   std::set<Done> arrived_;  // kSend: of a microbatch that goes on to the layer, or back from it
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
   std::set<int64_t> computed_;
-  std::map<int64_t, int> seats_;  // [record] the device that computes the expert in this step
+  // [record, shard] the device that computes the expert's rows in this step, and [record, -1] the
+  // one that computes those of other devices.
+  std::map<std::pair<int64_t, int64_t>, int> seats_;
   std::map<int, Task> indexed_;   // [device] its newest kIndex
   // What a page holds of a sum of dense gradients, written out as one of microbatches: "(0+1,2+3)".
   // A layer's shared expert has sums of its own: [page, whether it is those].

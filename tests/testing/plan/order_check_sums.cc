@@ -64,6 +64,21 @@ void OrderCheck::add_expert_sums(const Task& task) {
   from = {};
 }
 
+// A sum goes to another device whole, and is no more where it was.
+void OrderCheck::send_expert_sum(const Task& task, std::deque<Sent>& channel) {
+  ExpertSum& sum = expert_sums_[task.uses[0].page];
+  const int64_t elements = shape_.records[task.record].num_elements;
+  if (sum.record != task.record) fault(task, "sends a sum that is not there");
+  if (task.first_element != 0 || task.elements != elements ||
+      task.bytes != elements * static_cast<int64_t>(sizeof(float))) {
+    fault(task, "sends other bytes than its sum's");
+  }
+  Sent sent{{}, sum.text, 0, task.bytes};
+  sent.expert_record = sum.record;
+  channel.push_back(sent);
+  sum = {};
+}
+
 // The tree over the shards in which the expert has rows.
 std::string OrderCheck::expected_expert_sum(int64_t record) const {
   const int64_t shards = shape_.sums.expert_shards;

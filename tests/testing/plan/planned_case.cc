@@ -11,6 +11,7 @@ void StepKind::apply_to(RunShape& shape) const {
   shape.pinned_share = pinned_share;
   shape.group_blocks = group_blocks;
   shape.zebra = zebra;
+  if (shape.sums.expert_shards > 1) shape.sharing = sharing;
   shape.lags = lags;
 }
 
@@ -24,6 +25,9 @@ namespace {
 RunShape kind_of_shape(std::mt19937& random, int devices, const StepKind& kind) {
   RunShape shape = random_shape(random, devices, {kind.stages, kind.order});
   kind.apply_to(shape);
+  for (int d = 0; d < devices && devices > 1 && kind.seats_by_step; ++d) {
+    shape.seat_speeds.push_back(1 + random() % 4);
+  }
   return shape;
 }
 
@@ -32,9 +36,6 @@ RunShape kind_of_shape(std::mt19937& random, int devices, const StepKind& kind) 
 PlannedCase::PlannedCase(std::mt19937& random, int devices, const StepKind& of, double room)
     : kind(of), shape(kind_of_shape(random, devices, of)), pages(shape) {
   constexpr int64_t kWorkspace = 12345;  // bytes of a device
-  if (kind.seats_by_step && devices > 1) {
-    for (int d = 0; d < devices; ++d) shape.seat_speeds.push_back(1 + random() % 4);
-  }
   budget = {kGiB, kGiB, std::vector<int64_t>(static_cast<size_t>(devices), kWorkspace)};
   auto roomy = plan_memory(shape, pages, budget, kHeaderBytes);
   CHECK(roomy.ok(), "%s", roomy.status().message().c_str());

@@ -20,6 +20,7 @@ struct StepKind {
   double pinned_share = 0;
   int64_t group_blocks = 1;
   bool zebra = false;
+  Sharing sharing = Sharing::kRows;
   Lags lags = {};
   int stages = 1;
   PipelineOrder order = PipelineOrder::kBreadthFirst;

@@ -61,7 +61,25 @@ void RankCheck::check_receive(const Task& task) {
   if (sent.record != task.record || sent.bytes != task.bytes) {
     fault(PlanRule::kMatched, task, "is received as another one was sent");
   }
-  copies_[{task.record, to}] = sent.updates;
+  if (task.expert < 0) {
+    copies_[{task.record, to}] = sent.updates;
+  } else {
+    guests_[task.uses[0].page] = sent;
+  }
+}
+
+// An expert is computed with its own weights, the newest: of another rank's with what came.
+void RankCheck::check_weights(const Task& task) {
+  if (shape_.home_rank(task.record) == shape_.rank_of(task.device)) {
+    if (task.uses[0].page != pages_.weights(task.record))
+      fault(PlanRule::kHome, task, "computes at home with what a guest has");
+    return;
+  }
+  const auto guest = guests_.find(task.uses[0].page);
+  if (guest == guests_.end() || guest->second.record != task.record ||
+      guest->second.updates != updates_[task.record]) {
+    fault(PlanRule::kHome, task, "computes with other weights than its own, the newest");
+  }
 }
 
 void RankCheck::check(const Task& task) {
@@ -70,6 +88,9 @@ void RankCheck::check(const Task& task) {
   if (task.kind == TaskKind::kAdam) ++updates_[task.record];
   if (task.kind == TaskKind::kSendPage) check_send(task);
   if (task.kind == TaskKind::kReceivePage) check_receive(task);
+  if (task.kind == TaskKind::kExpert || task.kind == TaskKind::kExpertBackward) {
+    check_weights(task);
+  }
 }
 
 }  // namespace pagoda

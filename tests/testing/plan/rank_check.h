@@ -1,6 +1,6 @@
 // Checks that ranks keep to their own records and have the newest weights of the others': accounts
-// for the copies of dense weights that were sent, and after how many updates. Part of the
-// validator.
+// for the copies of dense weights that were sent, and of experts' to devices whose guests they are,
+// and after how many updates. Part of the validator.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ class RankCheck {
   void check_use(const Task& task, const PageUse& use);
   void check_send(const Task& task);
   void check_receive(const Task& task);
+  void check_weights(const Task& task);
 
   const RunShape& shape_;
   const PageTable& pages_;
@@ -40,6 +41,7 @@ class RankCheck {
   std::vector<int64_t> updates_;                             // [record] so far
   std::map<std::pair<int64_t, int>, int64_t> copies_;        // [record, rank] made after so many
   std::map<std::pair<int, int>, std::deque<SentPage>> sent_;  // [from, to] and not received yet
+  std::map<PageId, SentPage> guests_;                         // what such a page holds
 };
 
 }  // namespace pagoda

@@ -123,20 +123,20 @@ void PlanValidator::check_freshness(const Task& task) {
 
 // Each device of the rank that attends reads the dense weights, and the table of tied embeddings at
 // both ends of the forward; an update reads the weights as a part of the masters, and uploads them
-// again. What is sent to other ranks is read once for all of them. Where chunks go through a layer
-// by themselves, each may read them, and dense ones twice in the backward: other layers' work
-// stands between that of the router and that of attention.
+// again. What is sent to other ranks is read once for all of them. Experts are read at their seat,
+// where the run has guests on each device of the rank that attends, and for those of other ranks.
+// Where chunks go through a layer by themselves, each may read them, and dense ones twice in the
+// backward: other layers' work stands between that of the router and that of attention.
 int64_t PlanValidator::most_reads(PageId page, Phase phase) {
   const int64_t record = pages_.pages[page].record;
   const bool dense = shape_.records[static_cast<size_t>(record)].expert < 0;
   const std::vector<int> attending = shape_.attending_devices();
-  const int64_t readers = dense ? std::count_if(attending.begin(), attending.end(),
-                                                [&](int device) {
-                                                  return shape_.own_devices().contains(device) &&
-                                                         shape_.computes_with(device, record);
-                                                })
-                                : 1;
+  const int64_t own_attending = std::count_if(attending.begin(), attending.end(), [&](int device) {
+    return shape_.own_devices().contains(device) && shape_.computes_with(device, record);
+  });
+  int64_t readers = dense ? own_attending : 1;
   if (phase == Phase::kOptimize) return updates_[record] * readers + (sent_[record] > 0);
+  if (!dense && shape_.sharing != Sharing::kRows) readers += own_attending + sent_[record];
   if (shape_.rounds() > 1) {
     const bool both = shape_.tied_embeddings && record == shape_.embedding();
     const bool split = dense && phase == Phase::kBackward;

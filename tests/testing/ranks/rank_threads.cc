@@ -157,6 +157,10 @@ class RankThreads::Hub {
       std::memcpy(half.target, half.bytes.data(), half.bytes.size());
       arrived_.rows += half.rows;
       (half.rows == 0 ? arrived_.other_bytes : arrived_.row_bytes) += half.expected;
+      // "receive page L3 E5" or "receive L3 E5"
+      const bool of_expert = half.about.find(" E") != std::string::npos;
+      const bool weights = half.about.starts_with("receive page");
+      if (of_expert) (weights ? arrived_.guest_weights : arrived_.guest_sums) += half.expected;
     } else {
       std::memset(half.target, 0, static_cast<size_t>(half.expected));
       if (!given_up_[rank]) {

@@ -41,9 +41,11 @@ class RankThreads {
 
   std::vector<RankTransfer> sent() const;  // so far, in their order
   int64_t pieces() const;                  // sent by communicators so far
-  // What came from other ranks: rows of tokens and their bytes; bytes of weights, sums and routing.
+  // What came from other ranks: rows of tokens and their bytes; bytes of weights, sums and routing,
+  // and of these what experts had that were guests: weights, and sums of their gradients.
   struct Arrived {
     int64_t rows = 0, row_bytes = 0, other_bytes = 0;
+    int64_t guest_weights = 0, guest_sums = 0;
   };
   Arrived arrived() const;
 

@@ -63,7 +63,8 @@ void expect_ended(const RankedOutcome& outcome, Exit code, const std::string& te
 class RankedRun {
  public:
   explicit RankedRun(ClipKind clip, DType dtype = DType::kBF16, const char* model = kTinyConfig,
-                     int64_t microbatch_tokens = 32, int64_t steps = 6);
+                     int64_t microbatch_tokens = 32, int64_t steps = 6,
+                     Sharing sharing = Sharing::kRows);
 
   RankedOutcome on(const RankedCase& c);
 
