@@ -62,7 +62,7 @@ Result<StepResult> Trainer::step() {
   session_->executor().time_tasks(nullptr);
   ASSIGN_OR_RETURN(StepResult result, std::move(trained));
   const double step_s = seconds_since(began_us);
-  homes_.end_step(result, step_s, times.get());
+  homes_.end_step(session_->shape(), result, step_s, times.get());
   shares_.end_step(session_->shape(), step_s, times.get());
   ++checkpoint_.step;
   loss_is_finite_ = std::isfinite(result.loss);

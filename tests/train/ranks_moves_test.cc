@@ -95,6 +95,7 @@ struct Way {
   int ranks, devices_each;
   bool smallest;
   PlaceKind place;
+  Sharing sharing = Sharing::kRows;
 };
 
 // Three legs: two on the same ranks, whose second goes on with the homes of the first, and one on
@@ -112,6 +113,7 @@ void expect_same_bits(RankedTrainers& run, const Way& way, uint64_t seed) {
   leg.configure = [&](RunConfig& config, int) {
     count_rows(config);
     config.parallel.place = way.place;
+    config.parallel.sharing = way.sharing;
   };
   leg.stepped = std::ref(mover);
   LegOutcome outcome = run.run(leg);
@@ -167,6 +169,39 @@ TEST(RanksMoves, ChangeNoBit) {
       expect_same_bits(run, way, seed);
       if (testing::Test::HasFailure()) return;
     }
+  }
+}
+
+// Experts whose weights travel from their homes, which move. Rows that guests compute load no home.
+TEST(RanksMoves, OfExpertsThatAreGuests) {
+  const Watchdog watchdog("moving homes", std::chrono::seconds(600));
+  RankedTrainers run(ClipKind::kGlobal, 6,
+                     [](RunConfig& config) { config.train.expert_shards = 4; });
+  uint64_t seed = 60;
+  for (const Way& way : {Way{2, 1, true, PlaceKind::kHome, Sharing::kData},
+                         Way{4, 1, true, PlaceKind::kStep, Sharing::kData},
+                         Way{2, 2, true, PlaceKind::kStep, Sharing::kAuto},
+                         Way{1, 3, true, PlaceKind::kHome, Sharing::kData}}) {
+    expect_same_bits(run, way, seed += 2);
+    if (testing::Test::HasFailure()) return;
+  }
+  for (const Sharing sharing : {Sharing::kRows, Sharing::kData}) {
+    run.begin();
+    RunLeg leg{2, 1, true};
+    leg.until = 2;
+    leg.configure = [&](RunConfig& config, int) {
+      count_rows(config);
+      config.parallel.sharing = sharing;
+    };
+    leg.stepped = [&](Trainer& trainer, RankGroup&) {
+      double most = 0;
+      for (int64_t l = 0; l < trainer.session().shape().num_layers; ++l) {
+        for (const double rows : trainer.row_means().of_layer(l)) most = std::max(most, rows);
+      }
+      EXPECT_EQ(most > 0, sharing == Sharing::kRows);
+      return Status();
+    };
+    expect_ok(run.run(leg));
   }
 }
 

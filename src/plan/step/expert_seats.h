@@ -74,6 +74,10 @@ int64_t travelling_weight_bytes(const RunShape& shape, int64_t record);
 LayerSeats layer_seats(const RunShape& shape, int64_t layer, Microbatches microbatches,
                        const LayerRouting& routing);
 
+// (num_experts) the rows that experts have at their seats: all but their guests'.
+std::vector<int64_t> rows_at_seats(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                   const LayerRouting& routing);
+
 // How the rows of these microbatches go through a layer's experts. `routing`: the microbatches'.
 std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
                                     const LayerRouting& routing);

@@ -219,5 +219,16 @@ TEST(ExpertGuests, HaveNoPartOfAGradientIfTheyDoNotTrain) {
   EXPECT_EQ(gradients(tasks), (std::vector<int>{1}));
 }
 
+// What loads homes: of the routings above, the rows that no guest computes.
+TEST(ExpertGuests, LoadNoSeat) {
+  const auto at_seats = [](Sharing sharing, const LayerRouting& routing) {
+    const RunShape shape = two_devices(sharing);
+    return rows_at_seats(shape, 0, all_microbatches(shape), routing);
+  };
+  EXPECT_EQ(at_seats(Sharing::kRows, {{30, 21}, {22, 30}}), (std::vector<int64_t>{52, 51}));
+  EXPECT_EQ(at_seats(Sharing::kAuto, {{30, 21}, {22, 30}}), (std::vector<int64_t>{0, 21}));
+  EXPECT_EQ(at_seats(Sharing::kData, {{30, 21}, {22, 30}}), (std::vector<int64_t>{0, 0}));
+}
+
 }  // namespace
 }  // namespace pagoda
