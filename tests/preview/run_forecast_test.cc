@@ -9,10 +9,13 @@
 
 #include "cli/sheet_file.h"
 #include "plan/machine/model_cost.h"
+#include "plan/step/expert_seats.h"
+#include "plan/step/step_schedule.h"
 #include "preview/plan_changes.h"
 #include "preview/this_machine.h"
 #include "preview/zebra_choice.h"
 #include "report/traffic_report.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 #include "train/saved_layers.h"
 
@@ -55,6 +58,7 @@ void expect_equal(const RunShape& a, const RunShape& b) {
   EXPECT_EQ(a.row_block, b.row_block);
   EXPECT_EQ(a.group_blocks, b.group_blocks);
   EXPECT_EQ(a.devices, b.devices);
+  EXPECT_EQ(a.sharing, b.sharing);
   ASSERT_EQ(a.records.size(), b.records.size());
   for (size_t r = 0; r < a.records.size(); ++r) {
     EXPECT_EQ(a.records[r].num_elements, b.records[r].num_elements) << r;
@@ -96,6 +100,49 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
                 Exit::kDoesNotFit);
     }
   }
+}
+
+// Weights of the same experts travel to the same devices as in the run, which computes there the
+// rows that the plan says: some have as many bytes as weights, which have those of 18.7 rows.
+TEST(RunForecast, SharesExpertsAsTheRunDoes) {
+  TinyRun run(DType::kBF16, tiny_with(R"({"num_experts": 4, "moe_intermediate_size": 8})").c_str());
+  RunConfig& config = run.config();
+  config.train.micro_batch_tokens = 32;
+  config.train.expert_shards = 4;
+  config.parallel.place = PlaceKind::kHome;
+  config.train.devices = {"cpu*3"};
+  run.use_minimum_budgets();
+  const ModelSizes model = read_model_sizes(config.model.path).take();
+  const PlannedRun planned = planned_run(model, config, machine("cpu-2-cores")).take();
+  EXPECT_EQ(planned.shape.sharing, Sharing::kAuto);
+  SimStorage storage(3);
+  const auto trainer = Trainer::start(config, false, &storage).take();
+  const Session& session = trainer->session();
+  expect_equal(planned.shape, session.shape());
+  std::vector<int64_t> rows(session.executor().expert_rows().size(), 0);
+  int64_t guests = 0, parts = 0;  // of experts on devices that are not their homes
+  for (int step = 0; step < 3; ++step) {
+    const Routing routing = trainer->step().take().routing;
+    for (int64_t l = 0; l < planned.shape.num_layers; ++l) {
+      if (!planned.shape.is_moe[static_cast<size_t>(l)]) continue;
+      const LayerRouting of_layer = layer_routing(routing, l);
+      const LayerSeats seats =
+          layer_seats(planned.shape, l, all_microbatches(planned.shape), of_layer);
+      for (int64_t b = 0; b < planned.shape.microbatches; ++b) {
+        for (int64_t e = 0; e < planned.shape.num_experts; ++e) {
+          const int device = seats.device_of(e, b, 4);
+          const int64_t count = of_layer[static_cast<size_t>(b)][static_cast<size_t>(e)];
+          rows[static_cast<size_t>(l * 3 + device)] += count;
+          const bool away = count > 0 && planned.shape.attending(l, b) != seats.seat(e);
+          parts += away;
+          guests += away && device != seats.seat(e);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(session.executor().expert_rows(), rows);
+  EXPECT_GT(guests, 0);
+  EXPECT_LT(guests, parts);
 }
 
 // Layers that keep what their backward reads, and that a step is shorter for it.
@@ -268,6 +315,34 @@ TEST(RunForecast, RanksSendTheRowsOfEachOthersExperts) {
   const RanksForecast slow = forecast_ranks(model, both, cluster, kSearchPlan).take();
   EXPECT_GT(slow.step.step_s(), run.step.step_s());
   EXPECT_EQ(slow.step.bottleneck(), Resource::kNetwork);
+}
+
+// Two ranks that attend to half of the tokens each, so that an expert has 4096 rows there: weights
+// travel in place of them, as they would for more than 2457. In place of rows, which have five
+// times 2048 numbers of two bytes, a routing weight and its gradient, each rank sends the weights
+// of 16 layers' 32 experts in both phases, and the fp32 sums of the others' gradients.
+TEST(RunForecast, RanksSendWhatHasFewerBytes) {
+  const ModelSizes model = published("olmoe-1b-7b");
+  RunConfig config = workstation_run();
+  config.train.expert_shards = 8;
+  ASSERT_EQ(config.sums().shards, 8);
+  const auto sent = [&](Sharing sharing) {
+    config.parallel.sharing = sharing;
+    const std::vector<RunConfig> both(2, config);
+    const ClusterSheet cluster = nodes(2, machine("gpu-24gb"));
+    const RanksForecast run = forecast_ranks(model, both, cluster, kSearchPlan).take();
+    return std::vector<int64_t>{run.step.ranks[0].sent_bytes, run.step.ranks[1].sent_bytes};
+  };
+  constexpr int64_t kRows = int64_t{16} * 65536 * 8 / 4, kRow = 5 * 2048 * 2 + 8;
+  constexpr int64_t kExperts = int64_t{16} * 32 * 3 * 2048 * 1024;
+  const std::vector<int64_t> of_rows = sent(Sharing::kRows), of_data = sent(Sharing::kData);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(of_data[rank], of_rows[rank] - kRows * kRow + kExperts * (2 + 2 + 4));
+  }
+  EXPECT_EQ(sent(Sharing::kAuto), of_data);
+  // With half of the tokens rows have fewer bytes.
+  config.train.tokens_per_step /= 2;
+  EXPECT_EQ(sent(Sharing::kAuto), sent(Sharing::kRows));
 }
 
 TEST(RunForecast, RanksHaveTheirOwnSettingsAndMachines) {

@@ -232,6 +232,51 @@ TEST_F(RanksTest, StagesOfProcesses) {
   expect_ended(mpirun(2, train(flags)), 2, "there are 3 layers and 4 devices; set 3 at most");
 }
 
+// Weights of experts go to the rows of other processes, and parts of gradients back; and in a run
+// that other processes go on with rows to experts, or what has fewer bytes.
+TEST_F(RanksTest, WeightsThatTravelBetweenProcesses) {
+  const auto flags_with = [&](const std::string& folder, int64_t steps, const char* sharing) {
+    Flags flags = flags_of(folder, steps);
+    flags["train.expert_shards"] = "4";
+    flags["parallel.sharing"] = sharing;
+    return flags;
+  };
+  ASSERT_EQ(run(train(flags_with("alone", 6, "data"))).code, 0);
+  const std::string expected = exported("alone");
+  const Words traced = {"--trace-steps", "2:5"};
+  const ProcessResult two = mpirun(2, train(smallest(2, flags_with("two", 6, "data")), traced));
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_TRUE(exported("two") == expected);
+  EXPECT_EQ(losses("two"), losses("alone"));
+  expect_paged("two");
+  int64_t weights = 0, sums = 0, rows = 0;
+  for (const TraceFile::Span& span : TraceFile::read(dir_.file("two/trace.json")).spans) {
+    if (!span.group.ends_with(" network") || !span.lane().starts_with("from rank ")) continue;
+    const bool of_expert = span.name.find(" E") != std::string::npos;
+    const bool page = span.name.find("receive page") != std::string::npos;
+    (page ? weights : sums) += of_expert;
+    rows += span.args.contains("rows");
+  }
+  EXPECT_GT(weights, 100);
+  EXPECT_GT(sums, 50);
+  EXPECT_EQ(rows, 0);
+  struct Part {
+    int processes;
+    int64_t steps;
+    const char* sharing;
+  };
+  for (const Part& part : {Part{4, 2, "data"}, Part{2, 4, "rows"}, Part{3, 6, "auto"}}) {
+    const Words more = part.processes == 4 ? Words() : Words{"--resume"};
+    const ProcessResult result =
+        mpirun(part.processes, train(flags_with("many", part.steps, part.sharing), more));
+    ASSERT_EQ(result.code, 0) << result.err;
+  }
+  EXPECT_TRUE(exported("many") == expected);
+  Flags flags = flags_with("refused", 6, "data");
+  flags["train.expert_shards"] = "1";
+  expect_ended(mpirun(2, train(flags)), 2, "needs train.expert_shards = 4");
+}
+
 TEST_F(RanksTest, RanksHaveSettingsOfTheirOwn) {
   Flags flags = flags_of("own", 2);
   flags.erase("memory.host");

@@ -122,6 +122,57 @@ TEST(RanksTrainer, FrozenTensorsStayOnAnyRanks) {
   expect_alike_on_any_ranks(run);
 }
 
+// Experts that do not train have no gradient, of which guests have no part.
+TEST(RanksTrainer, GuestsOfFrozenExpertsAreAlikeOnAnyRanks) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
+  for (const char* frozen : {"experts", "*.experts.2.*"}) {
+    RankedTrainers run(ClipKind::kGlobal, 4, [&](RunConfig& c) {
+      c.train.freeze = {frozen};
+      c.train.expert_shards = 4;
+      c.parallel.sharing = Sharing::kData;
+    });
+    expect_alike_on_any_ranks(run);
+  }
+}
+
+// A run that is killed behind its checkpoint goes on from that with weights that travel in place of
+// rows, or rows in place of weights, and is killed and goes on again.
+TEST(RanksTrainer, AKilledRunGoesOnWithAnotherSharing) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
+  RankedTrainers run(
+      ClipKind::kGlobal, 6, [](RunConfig& config) { config.train.expert_shards = 4; },
+      R"({"num_experts": 4, "moe_intermediate_size": 8})");
+  constexpr Sharing kWays[][3] = {{Sharing::kData, Sharing::kRows, Sharing::kAuto},
+                                  {Sharing::kRows, Sharing::kData, Sharing::kRows},
+                                  {Sharing::kAuto, Sharing::kData, Sharing::kData}};
+  for (const auto& way : kWays) {
+    run.begin();
+    RunLeg leg{2, 2, true};
+    for (int64_t i = 0; i < 3; ++i) {
+      const Sharing sharing = way[i];
+      SCOPED_TRACE(testing::Message() << "leg " << i << ", sharing " << static_cast<int>(sharing));
+      leg.configure = [&](RunConfig& config, int) { config.parallel.sharing = sharing; };
+      leg.until = 2 * (i + 1);
+      leg.save = true;
+      const LegOutcome outcome = run.run(leg);
+      expect_ok(outcome);
+      EXPECT_EQ(outcome.arrived.guest_weights > 0, sharing != Sharing::kRows);
+      EXPECT_EQ(outcome.arrived.guest_sums > 0, sharing != Sharing::kRows);
+      EXPECT_EQ(outcome.arrived.rows > 0, sharing != Sharing::kData);
+      leg.resume = true;
+      ++leg.seed;
+      if (i == 2) continue;
+      leg.save = false;
+      leg.until += 1;
+      expect_ok(run.run(leg));
+      run.forget_last_leg();
+      ++leg.ranks;
+      leg.devices_each = 1;
+    }
+    EXPECT_EQ(run.sha256(), run.expected());
+  }
+}
+
 // Moved to other ranks and killed before the next checkpoint: the old stores are those of the saved
 // step, and what the move made is gone after the next start.
 TEST(RanksTrainer, AMoveThatIsKilledLosesNothing) {

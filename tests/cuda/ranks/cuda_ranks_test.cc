@@ -167,6 +167,29 @@ TEST_F(CudaRanks, LeaveTheBitsOfOneProcess) {
   }
 }
 
+// Weights come from another rank's host by MPI, between the rounds of NCCL.
+TEST_F(CudaRanks, HaveGuests) {
+  RankedRun ranked(ClipKind::kGlobal, DType::kBF16, kTinyConfig, 32, 6, Sharing::kData);
+  for (RankedCase c :
+       std::vector<RankedCase>{{.ranks = 2, .devices_each = 1, .smallest = true, .seed = 5},
+                               {.ranks = 2, .devices_each = 2, .smallest = true, .seed = 6}}) {
+    SCOPED_TRACE(text_of(c));
+    fake_cuda::start({.gpus = 4});
+    fake_cuda::slow_down(static_cast<uint32_t>(c.seed), c.seed % 2 == 0 ? 40 : 0);
+    fake_nccl::start();
+    PlannedCalls planned(c.ranks);
+    c.stepped = [&](Session& session, const StepResult& step) {
+      EXPECT_TRUE(session.shape().has_guests());
+      planned.note(session, step);
+    };
+    const RankedOutcome outcome = run(ranked, c, open_fake);
+    expect_alike(outcome);
+    EXPECT_EQ(outcome.sha256(), ranked.sha256());
+    expect_planned_calls(planned);
+    EXPECT_GT(groups(), 20);
+  }
+}
+
 // Where NCCL refuses to join, as it does two ranks with one GPU, MPI carries all.
 TEST_F(CudaRanks, GoOnWithoutNcclWhereItRefuses) {
   RankedRun ranked(ClipKind::kGlobal);
