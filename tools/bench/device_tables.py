@@ -3,7 +3,7 @@
 devices that are slowed so that all of them fit on a few cores.
 
     python3 tools/bench/device_tables.py build/release/pagoda [TEXT] --dir DIR --raw FOLDER
-        [--tiny] [--rounds N] [--only scaling,sums,shares,seats,ranks,weak,disk,most]
+        [--tiny] [--rounds N] [--only scaling,sums,shares,seats,ranks,weak,sharing,disk,most]
 
 TEXT is trained on; without it a text is made of which experts of random models get about equal
 parts. Models with random weights and the runs lie in a folder of their own in DIR and are removed.
@@ -21,6 +21,10 @@ FOLDER keeps the metrics.jsonl of every run.
   ranks    one, two and four processes of a device each on the same run file, under mpirun
   weak     as many, with experts and tokens that grow with them (Piper's Figure 14), and what the
            plan says of up to 16
+  sharing  rows that travel to experts against experts' weights that travel to rows, on two
+           processes of a device each, over tokens and experts per token (as in HEXA-MoE's Figure 7,
+           whose other way is model-centric): weights pay from so many rows of an expert and a
+           device on as auto takes them for
   disk     a model that needs the disk on one process and none on two with the same budgets each
   most     the most experts that need no drive on one and two processes, by what the plan says, and
            a run of so many and one of one more (ES-MoE's Figure 4)
@@ -47,6 +51,8 @@ SHAPES = {"full": Shape(256, 512, 2048, 128, 5, 3), "tiny": Shape(64, 96, 256, 1
 SLOW = 12  # the slower of two unlike devices
 RATIOS = (1, 1.5, 2, 3, 4)
 EXPERTS = {"full": (8, 16, 32, 64), "tiny": (8,)}
+SHARED = {"full": ((1, 2, 4), (1024, 2048, 4096)), "tiny": ((2,), (256,))}  # top k, tokens
+SHARED_FFN = 128
 BUDGETS = {"full": ((64, 256), (128, 512), (256, 1024)), "tiny": ((8, 32),)}  # MiB: device, host
 
 
@@ -268,6 +274,39 @@ def weak(bench, _):
                 "limited by"], rows)
 
 
+def sharing(bench, scale):
+    rows, experts, shards = [], 8, 8
+    choices, tokens = SHARED[scale]
+    for top_k in choices:
+        bench.experts_per_token = top_k
+        model = bench.model(experts, SHARED_FFN)
+        for count in tokens:
+            part = count // shards
+            base = {"model.path": model, "train.devices": "cpu/8", "train.optimizer_threads": 1,
+                    "train.tokens_per_step": count, "train.micro_batch_tokens": part,
+                    "data.sequence_len": part, "train.shards": shards,
+                    "train.expert_shards": shards, "plan.group_blocks": 16}
+            base["ranks"] = 2
+            plan = bench.ask(base | {"memory.device": "1TiB", "memory.host": "1TiB",
+                                     "parallel.sharing": "data"})
+            # Weights that wait in the host: where all stays on devices, rows travel.
+            base |= {"memory.device": budget(plan.least_device + 0.3 * plan.weights),
+                     "memory.host": "1GiB"}
+            race = bench.race(f"sharing-{top_k}-{count}",
+                              {kind: base | {"parallel.sharing": kind}
+                               for kind in ("rows", "data", "auto")})
+            race.expect_same_bits("rows", "data", "auto")
+            rows.append([top_k, count, f"{count * top_k / experts / 2:.0f}",
+                         spread(race.seconds("rows")), f"{race.ratio('data', 'rows'):.3f}",
+                         f"{race.ratio('auto', 'rows'):.3f}", sent(race, "rows"),
+                         sent(race, "data"), sent(race, "auto")])
+    bench.experts_per_token = 2
+    print(f"Rows or weights, {experts} experts of {SHARED_FFN} hidden units: weights have fewer "
+          f"bytes than more than {2.4 * SHARED_FFN:.0f} rows of an expert and a device")
+    print_rows(["top", "tokens", "rows", "rows s/step", "data", "auto", "rows MiB sent", "data",
+                "auto"], rows)
+
+
 def disk(bench, _):
     experts, one = 64, {"train.devices": "cpu", "train.threads": 1, "train.optimizer_threads": 1}
     plan = bench.roomy_plan(experts, one)
@@ -325,8 +364,8 @@ def most(bench, scale):
 
 
 TABLES = {"scaling": scaling, "sums": sums, "shares": shares, "seats": seats, "ranks": ranks,
-          "weak": weak, "disk": disk, "most": most}
-OF_PROCESSES = ("ranks", "weak", "disk", "most")
+          "weak": weak, "sharing": sharing, "disk": disk, "most": most}
+OF_PROCESSES = ("ranks", "weak", "sharing", "disk", "most")
 
 
 def parse_arguments():

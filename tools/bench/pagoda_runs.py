@@ -209,13 +209,13 @@ class Bench:
 
     # Small weights and small steps: what attention makes common to all tokens stays small beside
     # what they differ in, so that routing is as even as the text's tokens, and stays so.
-    def config(self, experts):
+    def config(self, experts, ffn=None):
         return {
             "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
             "vocab_size": 320, "hidden_size": self.shape.hidden, "num_hidden_layers": LAYERS,
             "num_attention_heads": self.shape.hidden // 32, "head_dim": 32,
             "num_key_value_heads": max(1, self.shape.hidden // 128), "intermediate_size": 64,
-            "moe_intermediate_size": self.shape.ffn, "num_experts": experts,
+            "moe_intermediate_size": ffn or self.shape.ffn, "num_experts": experts,
             "num_experts_per_tok": self.experts_per_token, "norm_topk_prob": True,
             "hidden_act": "silu",
             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
@@ -223,14 +223,14 @@ class Bench:
             "max_position_embeddings": 2048, "mlp_only_layers": [], "decoder_sparse_step": 1,
             "attention_bias": False, "eos_token_id": 256}
 
-    def model(self, experts):
+    def model(self, experts, ffn=None):
         """A model with random weights, made when it is first wanted."""
-        key = experts, self.experts_per_token
+        key = experts, self.experts_per_token, ffn or self.shape.ffn
         if key in self.models:
             return self.models[key]
-        path = self.folder / f"model-{experts}-{self.experts_per_token}"
+        path = self.folder / ("model-" + "-".join(map(str, key)))
         config = self.folder / "config.json"
-        config.write_text(json.dumps(self.config(experts)))
+        config.write_text(json.dumps(self.config(experts, ffn)))
         made = subprocess.run([self.program, "init", "--config", config, "--seed", "1", "--out",
                                path], capture_output=True, text=True)
         if made.returncode != 0:
