@@ -24,9 +24,9 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// The value of "Name:   123 kB" in /proc/meminfo, in bytes.
-int64_t meminfo_bytes(const std::string& name) {
-  std::ifstream in("/proc/meminfo");
+// The value of "Name:   123 kB" in a file of /proc, in bytes; 0: there is none.
+int64_t proc_bytes(const char* path, const std::string& name) {
+  std::ifstream in(path);
   std::string word, unit;
   for (int64_t kib = 0; in >> word;) {
     if (word == name + ":" && in >> kib) return kib * kKiB;
@@ -93,9 +93,9 @@ int64_t MachineMemory::usable_bytes() const {
 
 MachineMemory machine_memory() {
   MachineMemory memory;
-  memory.total_bytes = meminfo_bytes("MemTotal");
-  memory.available_bytes = meminfo_bytes("MemAvailable");
-  memory.swap_bytes = meminfo_bytes("SwapTotal");
+  memory.total_bytes = proc_bytes("/proc/meminfo", "MemTotal");
+  memory.available_bytes = proc_bytes("/proc/meminfo", "MemAvailable");
+  memory.swap_bytes = proc_bytes("/proc/meminfo", "SwapTotal");
   const int64_t limit = cgroup_memory_limit();
   if (limit < memory.total_bytes) memory.cgroup_limit_bytes = limit;
   return memory;
@@ -125,6 +125,8 @@ int64_t resident_bytes() {
   std::istringstream(first_line("/proc/self/statm")) >> pages >> resident;
   return resident * sysconf(_SC_PAGESIZE);
 }
+
+int64_t most_resident_bytes() { return proc_bytes("/proc/self/status", "VmHWM"); }
 
 std::vector<std::string> cpu_features(const std::vector<std::string>& wanted) {
   std::istringstream words(cpuinfo_value({"flags", "Features"}));

@@ -32,6 +32,8 @@ int64_t mapped_file_bytes();
 
 // Memory of this process that is resident now, mapped files included.
 int64_t resident_bytes();
+// The most that was since it began; 0: unknown.
+int64_t most_resident_bytes();
 
 // The words of `wanted` that /proc/cpuinfo lists for the first core ("avx2", "amx_bf16").
 std::vector<std::string> cpu_features(const std::vector<std::string>& wanted);

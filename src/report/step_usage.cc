@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "train/process_memory.h"
+#include "hardware/machine.h"
 #include "train/work_balance.h"
 
 namespace pagoda {
@@ -149,7 +149,7 @@ StepUsage::StepUsage(const SessionCounters& before, const SessionCounters& after
   write_back_bytes = b.write_back_bytes - a.write_back_bytes;
   upload_bytes = b.upload_bytes - a.upload_bytes;
   download_bytes = b.download_bytes - a.download_bytes;
-  peak_memory_bytes = peak_process_bytes();
+  peak_memory_bytes = most_resident_bytes();
   prefetches = after.prefetches.brought - before.prefetches.brought;
   prefetch_accuracy = share(after.prefetches.used - before.prefetches.used, prefetches);
 }

@@ -1,9 +1,7 @@
 #include "train/process_memory.h"
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
-#include <string>
 
 #include "hardware/machine.h"
 #include "kernels/working_memory.h"
@@ -134,15 +132,6 @@ int session_threads(const SessionOptions& options) {
   // Where GPUs are no peers, each pair has a stream for what goes through the host.
   if (!options.gpus.empty()) threads += devices * (devices - 1);
   return threads;
-}
-
-int64_t peak_process_bytes() {
-  std::ifstream status("/proc/self/status");
-  int64_t kib = 0;
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) kib = std::atoll(line.c_str() + 6);
-  }
-  return kib * kKiB;
 }
 
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,

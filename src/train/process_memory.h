@@ -17,9 +17,6 @@ int session_threads(const SessionOptions& options);
 // each thread. The promised peak memory is the budgets + this.
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options);
 
-// The most memory that this process had at once since it began, as its kernel counted; 0: unknown.
-int64_t peak_process_bytes();
-
 // kHostMemory when the plan's memory and fixed_overhead_bytes() together exceed the memory of this
 // machine or its cgroup: the system would kill the run in the middle.
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
