@@ -301,7 +301,7 @@ set(long_tests trainer_fault_test root_promise_table_test root_promise_test proc
   process_refusal_test process_resume_test process_test process_kill_test process_bench_test
   process_checkpoint_test process_mpi_test process_ranks_test process_memory_test tokenizer_test
   predicted_bytes_test pager_test ranks_run_test stages_promise_test zebra_promise_test check_tree)
-set(longest_tests es_moe_tables ranks_moves_test ranks_trainer_test)
+set(longest_tests es_moe_tables ranks_moves_test ranks_trainer_test ranks_faults_test)
 if(NOT PAGODA_SANITIZE)
   list(APPEND longest_tests trainer_fault_every_call)
   list(APPEND long_tests attack_quick attack_self_test)

@@ -33,7 +33,7 @@ asan_tests=(
   generation_test bench_test
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test
   predicted_bytes_test routing_trace_test ranks_run_test ranks_trainer_test ranks_promise_test
-  zebra_promise_test stages_promise_test ranks_moves_test
+  ranks_faults_test zebra_promise_test stages_promise_test ranks_moves_test
   page_pool_test carrier_thread_test mpi_link_test heartbeat_test
   cuda_device_test cuda_run_test fuzz_replay_test
 )
@@ -48,7 +48,7 @@ tsan_tests=(
   ops_cached_attention_test attention_blocks_test adam_test generation_test bench_test
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test exactly_once_test
   predicted_bytes_test ranks_run_test ranks_trainer_test ranks_promise_test zebra_promise_test
-  stages_promise_test ranks_moves_test
+  ranks_faults_test stages_promise_test ranks_moves_test
   cuda_nccl_link_test cuda_ranks_test
   page_pool_test carrier_thread_test mpi_link_test heartbeat_test
   cuda_device_test cuda_run_test

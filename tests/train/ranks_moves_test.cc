@@ -18,12 +18,6 @@
 namespace pagoda {
 namespace {
 
-void expect_ok(const LegOutcome& outcome) {
-  for (size_t r = 0; r < outcome.statuses.size(); ++r) {
-    ASSERT_TRUE(outcome.statuses[r].ok()) << "rank " << r << ": " << outcome.statuses[r].message();
-  }
-}
-
 std::vector<int> homes_of(const RunShape& shape) {
   std::vector<int> homes;
   for (const RecordShape& record : shape.records) homes.push_back(record.device);

@@ -14,6 +14,12 @@ bool LegOutcome::ok() const {
   return true;
 }
 
+void expect_ok(const LegOutcome& outcome) {
+  for (size_t r = 0; r < outcome.statuses.size(); ++r) {
+    ASSERT_TRUE(outcome.statuses[r].ok()) << "rank " << r << ": " << outcome.statuses[r].message();
+  }
+}
+
 void expect_all_ended(const LegOutcome& outcome, Exit code, const std::string& text) {
   for (const Status& status : outcome.statuses) {
     EXPECT_EQ(status.code(), code) << status.message();

@@ -43,6 +43,8 @@ struct LegOutcome {
   const Status& status() const { return statuses[0]; }
 };
 
+// All ranks ended well.
+void expect_ok(const LegOutcome& outcome);
 // All ranks ended with one error, which says `text`.
 void expect_all_ended(const LegOutcome& outcome, Exit code, const std::string& text);
 
