@@ -3,6 +3,7 @@ further, or is cut off from the others at any moment, in some runs when experts 
 behind each step. The others end soon and say who was lost, nothing is left behind, and the run goes
 on, with any number of processes, to the bytes of an unbroken run of one."""
 
+import contextlib
 import glob
 import os
 import pathlib
@@ -109,6 +110,7 @@ class Loss:
         if self.way == CUT and not can_cut():
             self.way = signal.SIGKILL
         self.pattern = draw.choice(FILES + [""] * len(FILES))  # "": by time
+        self.tracer = None
         self.count = draw.randint(1, 2)
         self.delay_s = draw.random() ** 2 * 0.02 if self.pattern else draw.random() * 1.2
         if moves:
@@ -152,8 +154,16 @@ class Loss:
 
     def _freeze(self, process):
         words = [sys.executable, str(pathlib.Path(__file__).with_name("freeze.py")), str(process)]
+        self.held = process
         self.tracer = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         return self.tracer.stdout.readline() == b"frozen\n"
+
+    def release(self):
+        """Ends a process whose thread is still held, as its launcher has not."""
+        if self.tracer is not None and self.tracer.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.held, signal.SIGKILL)
+            self.tracer.wait()
 
     def _await_file(self, process, run, last_s):
         left, there = self.count if self.pattern else 0, False
@@ -228,6 +238,7 @@ def attack(case):
         after_s = noticed(process, began + lab.timeout_s) if struck and beats else 0.0
         hangs = struck and outlived(process, began + lab.timeout_s)
         outcome = process.wait()
+        loss.release()
         took_s = time.monotonic() - began
         _, now = kill_points.reported(run, outcome.text())
         judge(case, loss, struck, hangs, outcome, took_s, now)
