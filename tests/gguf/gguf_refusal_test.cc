@@ -8,24 +8,13 @@
 #include "model/json.h"
 #include "model/model_config.h"
 #include "tests/testing/files.h"
+#include "tests/testing/golden.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"
 #include "tests/testing/tiny_run.h"
 
 namespace pagoda {
 namespace {
-
-std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
-
-// A golden model with other values in its config.json.
-std::string patched_folder(const TempDir& dir, const std::string& name, const Json& patch) {
-  const std::string folder = dir.file(name + std::to_string(std::hash<Json>()(patch)));
-  std::filesystem::copy(golden(name), folder);
-  Json config = Json::parse(get_file(folder + "/config.json"));
-  config.merge_patch(patch);
-  put_file(folder + "/config.json", config.dump());
-  return folder;
-}
 
 TEST(GgufRefusal, WhatLlamaWouldComputeOtherwiseIsRefused) {
   TempDir dir;

@@ -9,6 +9,7 @@
 #include "model/json.h"
 #include "tests/gguf/gguf_text.h"
 #include "tests/testing/files.h"
+#include "tests/testing/golden.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"
 #include "tests/testing/tiny_run.h"
@@ -16,8 +17,6 @@
 
 namespace pagoda {
 namespace {
-
-std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
 
 TEST(Gguf, AFileIsWhatGgufWriterWrites) {
   TempDir dir;
@@ -66,16 +65,6 @@ Status export_model(const std::string& folder, const std::string& path, GgufType
   CHECK(opened.ok(), "%s", opened.status().message().c_str());
   const auto weights = weights_of_folder(*opened);
   return export_gguf(*weights, *opened, path, type);
-}
-
-// A golden model with other values in its config.json.
-std::string patched_folder(const TempDir& dir, const std::string& name, const Json& patch) {
-  const std::string folder = dir.file(name + std::to_string(std::hash<Json>()(patch)));
-  std::filesystem::copy(golden(name), folder);
-  Json config = Json::parse(get_file(folder + "/config.json"));
-  config.merge_patch(patch);
-  put_file(folder + "/config.json", config.dump());
-  return folder;
 }
 
 class GgufModelTest : public testing::TestWithParam<const char*> {};

@@ -8,14 +8,13 @@
 
 #include "tests/gguf/gguf_text.h"
 #include "tests/testing/files.h"
+#include "tests/testing/golden.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/zstd_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace pagoda {
 namespace {
-
-std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
 
 TEST(GgufTokenizer, TheByteTokenizerIsThere) {
   TempDir dir;

@@ -15,8 +15,6 @@
 namespace pagoda {
 namespace {
 
-std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
-
 TokenIds random_tokens(int64_t n, uint64_t seed, uint64_t vocab) {
   TokenIds tokens;
   for (int64_t i = 0; i < n; ++i) {

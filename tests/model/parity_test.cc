@@ -12,8 +12,6 @@
 namespace pagoda {
 namespace {
 
-std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
-
 // What a model is expected to compute does not depend on how its files hold the experts.
 std::string expected_of(const std::string& name) {
   std::string model = name;

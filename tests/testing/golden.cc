@@ -1,6 +1,10 @@
 #include "tests/testing/golden.h"
 
 #include <cmath>
+#include <filesystem>
+#include <functional>
+
+#include "tests/testing/files.h"
 
 namespace pagoda {
 namespace {
@@ -16,6 +20,17 @@ std::vector<T> read(const SafetensorsFile& file, const std::string& name) {
 }
 
 }  // namespace
+
+std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
+
+std::string patched_folder(const TempDir& dir, const std::string& name, const Json& patch) {
+  const std::string folder = dir.file(name + std::to_string(std::hash<Json>()(patch)));
+  std::filesystem::copy(golden(name), folder);
+  Json config = Json::parse(get_file(folder + "/config.json"));
+  config.merge_patch(patch);
+  put_file(folder + "/config.json", config.dump());
+  return folder;
+}
 
 Golden::Golden(const std::string& path) : file_(std::move(SafetensorsFile::open(path).value())) {}
 

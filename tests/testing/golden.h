@@ -1,12 +1,20 @@
-// Tensors of a golden file, and how far apart two arrays are.
+// Goldens (tests/golden): where they are, folders made of them, tensors of a golden file, and how
+// far apart two arrays are.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
+#include "model/json.h"
+#include "tests/testing/temp_dir.h"
 
 namespace pagoda {
+
+// The path of a golden.
+std::string golden(const std::string& name);
+// A golden model in a folder of the test's, with other values in its config.json.
+std::string patched_folder(const TempDir& dir, const std::string& name, const Json& patch);
 
 // A tensor that is asked for must be there, in the type it is asked in.
 class Golden {
