@@ -1,11 +1,14 @@
 // Tables of runs that have every pair of values of any two factors, in few rows. A program of such
-// a table runs every combination if it is started with --full-product.
+// a table runs every combination if it is started with --full-product, and with --full-product=N
+// every one of the first N factors, where the others have their first value.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -67,10 +70,13 @@ inline std::vector<Levels> pairwise(const Levels& counts,
 }
 
 inline bool all_combinations = false;
+inline size_t combined_factors = SIZE_MAX;
 
-inline std::vector<Levels> rows_of_table(const Levels& counts,
+inline std::vector<Levels> rows_of_table(Levels counts,
                                          const std::function<bool(const Levels&)>& valid) {
-  return all_combinations ? full_product(counts, valid) : pairwise(counts, valid);
+  if (!all_combinations) return pairwise(counts, valid);
+  for (size_t f = combined_factors; f < counts.size(); ++f) counts[f] = 1;
+  return full_product(counts, valid);
 }
 
 // Runs every `stride`-th row, with its number, until one fails, and says how many there are.
@@ -87,7 +93,12 @@ inline void run_rows(const std::vector<Levels>& rows, size_t stride,
 // What main() of such a program does.
 inline int run_table(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  all_combinations = argc == 2 && std::strcmp(argv[1], "--full-product") == 0;
+  constexpr char kOption[] = "--full-product";
+  constexpr size_t kLength = sizeof(kOption) - 1;
+  all_combinations = argc == 2 && std::strncmp(argv[1], kOption, kLength) == 0;
+  if (all_combinations && argv[1][kLength] == '=') {
+    combined_factors = std::strtoul(argv[1] + kLength + 1, nullptr, 10);
+  }
   return RUN_ALL_TESTS();
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/testing/ranks/ranked_run.h"
 #include "tests/testing/sha256.h"
 #include "tests/testing/storage/storage_sim.h"
@@ -46,6 +48,7 @@ RankedTrainers::RankedTrainers(ClipKind clip, int64_t steps,
 }
 
 void RankedTrainers::begin() {
+  std::filesystem::remove_all(run_.config().train.output_dir);
   run_.new_run();
   losses_.clear();
   content_.clear();

@@ -56,7 +56,7 @@ class RankedTrainers {
                           const char* model = "{}");
 
   TinyRun& tiny() { return run_; }
-  // A new run in a folder of its own.
+  // A new run in a folder of its own; the folder of the one before is removed.
   void begin();
   LegOutcome run(const RunLeg& leg);
   // The last leg's losses do not count: it ended before they were saved.
