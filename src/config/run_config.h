@@ -92,6 +92,7 @@ struct RunConfig {
     int64_t attention_devices = 0;
     std::vector<std::string> offloaded = {"auto"};
     std::vector<std::string> lags = {"auto"};
+    std::string kept_rows = "auto";
     int64_t stages = 2;
     PipelineOrder order = PipelineOrder::kBreadthFirst;
     ExchangeSetting exchange = ExchangeSetting::kAuto;
@@ -244,12 +245,14 @@ struct RunConfig {
     }
   }
   // Whether the planner is to choose them for a run (preview/zebra_choice.h); whoever does not ask
-  // it gets 1 1 1 and 0.
+  // it gets 1 1 1, 0 and 0.
   bool auto_lags() const;
   bool auto_offloaded() const;
-  // parallel.offloaded: one number for all layers, or one for each. REQUIRES of both: validate().
+  bool auto_kept_rows() const { return parallel.kept_rows == "auto"; }
+  // parallel.offloaded: one number for all layers, or one for each. REQUIRES of all: validate().
   std::vector<int64_t> offloaded() const;
   Lags lags() const;
+  int64_t kept_rows() const;  // parallel.kept_rows; likewise
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
 };
 

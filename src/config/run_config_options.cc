@@ -124,6 +124,10 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "zebra: chunks by which the last layer's attention is ahead of the head, the head of the "
         "attention's backward, and the last experts of their backward; auto: as planned",
         "chunks");
+  t.add("kept_rows", c.parallel.kept_rows, kRunOnly,
+        "rows of a layer and chunk that a device keeps from other devices for its experts' "
+        "backward; further ones come again; auto: in zebra all, where there is room",
+        "rows");
   t.add("stages", c.parallel.stages, kRunOnly,
         "pipeline: groups of neighbouring devices, each with its share of the layers", "stages");
   t.add("order", c.parallel.order, {"gpipe", "1f1b", "breadth_first"}, kRunOnly,

@@ -43,6 +43,15 @@ Status check_lags(const RunConfig& c) {
                 "must be three counts, of the head, attention and experts, for example 1 1 1");
 }
 
+Status check_kept_rows(const RunConfig& c) {
+  if (c.auto_kept_rows()) return Status();
+  RETURN_IF_ERROR(check_counts("parallel.kept_rows", {c.parallel.kept_rows}));
+  if (c.kept_rows() == 0 || c.plan.same_blocks()) return Status();
+  return refuse("parallel.kept_rows", c.parallel.kept_rows,
+                "the backward must take the groups of the forward; unset plan.microbatch_major and "
+                "plan.padded_experts");
+}
+
 }  // namespace
 
 // Zebra changes no bit; train.chunks does, so that a checkpoint has it.
@@ -51,6 +60,7 @@ Status check_zebra_run(const RunConfig& c) {
     RETURN_IF_ERROR(check_counts("parallel.offloaded", c.parallel.offloaded));
   }
   RETURN_IF_ERROR(check_lags(c));
+  RETURN_IF_ERROR(check_kept_rows(c));
   if (!c.zebra()) return Status();
   const auto needs = [](const char* what) { return refuse("parallel.layout", "zebra", what); };
   const int64_t devices = c.num_devices();
@@ -80,6 +90,8 @@ std::vector<int64_t> RunConfig::offloaded() const {
   }
   return counts;
 }
+
+int64_t RunConfig::kept_rows() const { return auto_kept_rows() ? 0 : count_of(parallel.kept_rows); }
 
 Lags RunConfig::lags() const {
   if (auto_lags()) return {1, 1, 1};

@@ -117,20 +117,29 @@ class Blocks {
   struct Padding {
     int64_t at = 0, count = 0;  // rows of the group
   };
+  // What a page of rows on their way to experts has, one array behind the other: in the forward
+  // inputs; in the backward also gradients and weights, or, where the inputs have stayed, these
+  // alone.
+  enum class RowArrays : uint8_t { kInputs, kAll, kGradients };
   // group_rows: all of the group, its padding too.
   void dispatch(std::span<const RowRun> runs, int64_t group_rows, Padding padding, int64_t b,
-                const LayerBuffers& in, void* inbound, bool backward, const Workspace& w,
+                const LayerBuffers& in, void* inbound, RowArrays arrays, const Workspace& w,
                 Stream& s) const;
   // Notes where microbatch b's rows of a group are, in `in`, for experts that read them there.
   void locate(std::span<const RowRun> runs, int64_t b, const LayerBuffers& in, bool backward,
               const Workspace& w, const ExpertSpace& e, Stream& s) const;
-  // The same of rows of inbound, which came from other devices.
-  void locate_inbound(std::span<const RowRun> runs, int64_t group_rows, const void* inbound,
+  // Rows that came from other devices.
+  struct Inbound {
+    const void* rows = nullptr;  // none: all are read in place
+    const void* kept = nullptr;  // backward: the inputs, which have stayed, so that `rows` has none
+  };
+  // The same of rows of inbound.
+  void locate_inbound(std::span<const RowRun> runs, int64_t group_rows, const Inbound& inbound,
                       bool backward, const ExpertSpace& e, Stream& s) const;
   // Copies a parcel (plan/step/expert_blocks.h), which is laid out like inbound, to its rows of
   // inbound.
   void place_rows(std::span<const RowRun> runs, int64_t parcel_rows, int64_t group_rows,
-                  Padding padding, const void* parcel, void* inbound, bool backward,
+                  Padding padding, const void* parcel, void* inbound, RowArrays arrays,
                   Stream& s) const;
   // Copies the parcel's rows of outbound to the parcel, which is laid out like it.
   void pack_rows(std::span<const RowRun> runs, int64_t group_rows, int64_t parcel_rows,
@@ -138,9 +147,9 @@ class Blocks {
   // The experts of a group, whose rows follow one another in inbound, or without it are where
   // locate() found them. An expert's output, and the gradient of its input, are rounded to the
   // compute dtype, as a row that leaves the expert's device.
-  void experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
+  void experts(int64_t layer, std::span<const GroupExpert> group, const Inbound& inbound,
                void* outbound, const ExpertSpace& w, Stream& s) const;
-  void experts_backward(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
+  void experts_backward(int64_t layer, std::span<const GroupExpert> group, const Inbound& inbound,
                         void* outbound, const ExpertSpace& w, Stream& s) const;
   void combine(std::span<const RowRun> runs, int64_t group_rows, int64_t b, const void* outbound,
                bool backward, float* sum, const Workspace& w, Stream& s) const;
@@ -179,8 +188,8 @@ class Blocks {
   AttentionShape attention_shape(int64_t layer, const void* weights) const;
   int64_t qkv_dim() const;  // of queries, keys and values together
   RouterShape router_shape() const;
-  // The arrays behind one another in an inbound or an outbound page, and bytes of a row of each.
-  std::vector<int64_t> row_bytes(bool outbound, bool backward) const;
+  // Bytes of a row of each array.
+  std::vector<int64_t> row_bytes(RowArrays arrays) const;
   void gather_padded(DType dt, const void* from, const int32_t* index, std::span<const RowRun> runs,
                      Padding padding, int64_t dim, void* group, Stream& s) const;
   // The gates of the shared expert's rows (T), to w.mlp.gate.
@@ -199,7 +208,7 @@ class Blocks {
     InputRows gradients;  // of their outputs; training
     const float* scale;   // routing weights; training
   };
-  ExpertInput expert_input(int64_t group_rows, const void* inbound, const ExpertSpace& w) const;
+  ExpertInput expert_input(int64_t group_rows, const Inbound& inbound, const ExpertSpace& w) const;
   SwigluShape swiglu_shape() const;  // of experts
   // The experts' weights, or gradients, from an element of their records on. bias: likewise, -1:
   // there is none.

@@ -134,8 +134,6 @@ void Blocks::residual(const void* middle, const float* sum, void* next, Stream& 
 
 // The parts of an inbound and an outbound page (plan/step/pages.h) of `rows` rows.
 namespace {
-int64_t inbound_gradient(int64_t rows, int64_t d) { return rows * d; }   // elements
-int64_t inbound_scale(int64_t rows, int64_t d) { return 2 * rows * d; }  // elements
 int64_t outbound_scale(int64_t rows, int64_t d) { return rows * d; }     // elements
 
 int64_t computed_rows(std::span<const GroupExpert> group) {
@@ -157,18 +155,19 @@ void Blocks::gather_padded(DType dt, const void* from, const int32_t* index,
 }
 
 void Blocks::dispatch(std::span<const RowRun> runs, int64_t group_rows, Padding padding, int64_t b,
-                      const LayerBuffers& in, void* inbound, bool backward, const Workspace& w,
+                      const LayerBuffers& in, void* inbound, RowArrays arrays, const Workspace& w,
                       Stream& s) const {
-  const int64_t d = c_.hidden_size, all = group_rows;
-  gather_padded(dt_, in.normed, w.rows, runs, padding, d, inbound, s);
-  if (!backward) return;
+  const int64_t d = c_.hidden_size;
+  if (arrays != RowArrays::kGradients) {
+    gather_padded(dt_, in.normed, w.rows, runs, padding, d, inbound, s);
+    inbound = at(inbound, group_rows * d);
+  }
+  if (arrays == RowArrays::kInputs) return;
   const int64_t first_choice = std::max<int64_t>(b, 0) * size_.microbatch_tokens *
                                c_.experts_per_token;
   const float* weights = w.weights + first_choice;
-  gather_padded(dt_, in.dresidual, w.rows, runs, padding, d, at(inbound, inbound_gradient(all, d)),
-                s);
-  gather_padded(DType::kF32, weights, w.choices, runs, padding, 1,
-                at(inbound, inbound_scale(all, d)), s);
+  gather_padded(dt_, in.dresidual, w.rows, runs, padding, d, inbound, s);
+  gather_padded(DType::kF32, weights, w.choices, runs, padding, 1, at(inbound, group_rows * d), s);
 }
 
 void Blocks::locate(std::span<const RowRun> runs, int64_t b, const LayerBuffers& in, bool backward,
@@ -181,8 +180,9 @@ void Blocks::locate(std::span<const RowRun> runs, int64_t b, const LayerBuffers&
   ops_.gather_row_runs(DType::kF32, weights, w.choices, runs, 1, e.scale, s);
 }
 
-void Blocks::locate_inbound(std::span<const RowRun> runs, int64_t group_rows, const void* inbound,
-                            bool backward, const ExpertSpace& e, Stream& s) const {
+void Blocks::locate_inbound(std::span<const RowRun> runs, int64_t group_rows,
+                            const Inbound& inbound, bool backward, const ExpertSpace& e,
+                            Stream& s) const {
   const int64_t d = c_.hidden_size;
   const ExpertInput all = expert_input(group_rows, inbound, e);
   for (; !runs.empty(); runs = runs.subspan(std::min(runs.size(), size_t{kMostTogether}))) {
@@ -194,30 +194,32 @@ void Blocks::locate_inbound(std::span<const RowRun> runs, int64_t group_rows, co
   }
 }
 
-Blocks::ExpertInput Blocks::expert_input(int64_t group_rows, const void* inbound,
+Blocks::ExpertInput Blocks::expert_input(int64_t group_rows, const Inbound& inbound,
                                          const ExpertSpace& w) const {
-  const int64_t d = c_.hidden_size;
-  if (inbound == nullptr) {
+  if (inbound.rows == nullptr) {
     return {InputRows::at(w.input_rows), InputRows::at(w.gradient_rows), w.scale};
   }
-  return {inbound, at(inbound, inbound_gradient(group_rows, d)),
-          static_cast<const float*>(at(inbound, inbound_scale(group_rows, d)))};
+  const int64_t elements = group_rows * c_.hidden_size;
+  const bool stayed = inbound.kept != nullptr;
+  const void* gradients = stayed ? inbound.rows : at(inbound.rows, elements);
+  return {stayed ? inbound.kept : inbound.rows, gradients,
+          static_cast<const float*>(at(gradients, elements))};
 }
 
-std::vector<int64_t> Blocks::row_bytes(bool outbound, bool backward) const {
+std::vector<int64_t> Blocks::row_bytes(RowArrays arrays) const {
   const int64_t row = c_.hidden_size * dtype_bytes(dt_);
   std::vector<int64_t> bytes = {row};
-  if (backward && !outbound) bytes.push_back(row);
-  if (backward) bytes.push_back(static_cast<int64_t>(sizeof(float)));
+  if (arrays == RowArrays::kAll) bytes.push_back(row);
+  if (arrays != RowArrays::kInputs) bytes.push_back(static_cast<int64_t>(sizeof(float)));
   return bytes;
 }
 
 void Blocks::place_rows(std::span<const RowRun> runs, int64_t parcel_rows, int64_t group_rows,
-                        Padding padding, const void* parcel, void* inbound, bool backward,
+                        Padding padding, const void* parcel, void* inbound, RowArrays arrays,
                         Stream& s) const {
   const auto* from = static_cast<const std::byte*>(parcel);
   auto* to = static_cast<std::byte*>(inbound);
-  for (const int64_t bytes : row_bytes(false, backward)) {
+  for (const int64_t bytes : row_bytes(arrays)) {
     for (const RowRun& run : runs) {
       s.copy(to + run.to * bytes, from + run.from * bytes, run.count * bytes);
     }
@@ -231,7 +233,8 @@ void Blocks::pack_rows(std::span<const RowRun> runs, int64_t group_rows, int64_t
                        const void* outbound, void* parcel, bool backward, Stream& s) const {
   const auto* from = static_cast<const std::byte*>(outbound);
   auto* to = static_cast<std::byte*>(parcel);
-  for (const int64_t bytes : row_bytes(true, backward)) {
+  // Behind what experts give are gradients of the weights.
+  for (const int64_t bytes : row_bytes(backward ? RowArrays::kGradients : RowArrays::kInputs)) {
     for (const RowRun& run : runs) {
       s.copy(to + run.to * bytes, from + run.from * bytes, run.count * bytes);
     }
@@ -291,7 +294,7 @@ ExpertOffsets expert_offsets(const ModelConfig& c) {
 }
 }  // namespace
 
-void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
+void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const Inbound& inbound,
                      void* outbound, const ExpertSpace& w, Stream& s) const {
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
   const ExpertOffsets o = expert_offsets(c_);
@@ -303,7 +306,7 @@ void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const vo
 }
 
 void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
-                              const void* inbound, void* outbound, const ExpertSpace& w,
+                              const Inbound& inbound, void* outbound, const ExpertSpace& w,
                               Stream& s) const {
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
   const ExpertOffsets o = expert_offsets(c_);

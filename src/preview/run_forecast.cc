@@ -206,6 +206,7 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
     RunSetup& setup = rank.setup;
     setup.lags = first.setup.lags;
     setup.offloaded = first.setup.offloaded;
+    setup.kept_rows = first.setup.kept_rows;
     setup.size.shard_device = first.setup.size.shard_device;
     setup.stages = first.setup.stages;
     const RunShape shape = make_run_shape(model.shape, setup);

@@ -20,8 +20,8 @@ namespace pagoda {
 namespace {
 
 bool is_open(const RunConfig& config) {
-  return config.zebra() &&
-         (config.auto_lags() || config.auto_offloaded() || config.parallel.attention_devices == 0);
+  return config.zebra() && (config.auto_lags() || config.auto_offloaded() ||
+                            config.auto_kept_rows() || config.parallel.attention_devices == 0);
 }
 
 // One number says it for all layers that have the same.
@@ -146,11 +146,20 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
     other.offloaded = {offloaded};
     return other;
   };
-  const auto with = [&](int64_t devices, int64_t offloaded) {
-    return make_run_shape(model, candidate(devices, offloaded));
+  const ModelShape brief_model = first_layers(model);
+  const auto keep_rows = [&](RunSetup& keeping) {
+    if (!config.auto_kept_rows()) return;
+    keeping.kept_rows = 0;
+    const std::vector<WeightRoom> rooms = weight_rooms(machines, brief_model, config, keeping);
+    keeping.kept_rows = rows_to_keep(make_run_shape(model, keeping), rooms);
   };
-  open.rooms = [&, brief = first_layers(model)](int64_t devices, int64_t offloaded) {
-    return weight_rooms(machines, brief, config, candidate(devices, offloaded));
+  const auto with = [&](int64_t devices, int64_t offloaded) {
+    RunSetup of_candidate = candidate(devices, offloaded);
+    keep_rows(of_candidate);
+    return make_run_shape(model, of_candidate);
+  };
+  open.rooms = [&](int64_t devices, int64_t offloaded) {
+    return weight_rooms(machines, brief_model, config, candidate(devices, offloaded));
   };
   const MachineProfile profile =
       costs_of(machines, model, with(open.attention_devices.value_or(1), 0), config, setup);
@@ -158,6 +167,7 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
   if (!open.attention_devices) setup.deal_attention(run.attention_devices);
   setup.offloaded = brief(run.offloaded);
   setup.lags = run.lags;
+  keep_rows(setup);
 }
 
 void write_zebra(const RunShape& shape, RunConfig& config) {
@@ -180,6 +190,7 @@ void write_zebra(const RunShape& shape, RunConfig& config) {
   if (config.auto_lags()) {
     parallel.lags = {std::to_string(head), std::to_string(attention), std::to_string(expert)};
   }
+  if (config.auto_kept_rows()) parallel.kept_rows = std::to_string(shape.kept_rows);
 }
 
 Status choose_zebra(RunConfig& config, RankGroup& ranks,
@@ -194,11 +205,11 @@ Status choose_zebra(RunConfig& config, RankGroup& ranks,
   choose_zebra(model.shape, {{&machine}}, config, setup);
   write_zebra(make_run_shape(model.shape, setup), config);
   const RunConfig::Parallel& parallel = config.parallel;
-  log_info(
-      strf("parallel.attention_devices %lld, parallel.offloaded %s, parallel.lags %s, as "
-           "planned for %s",
-           (long long)parallel.attention_devices, joined(parallel.offloaded).c_str(),
-           joined(parallel.lags).c_str(), machine.machine.name.c_str()));
+  log_info(strf(
+      "parallel.attention_devices %lld, parallel.offloaded %s, parallel.lags %s, "
+      "parallel.kept_rows %s, as planned for %s",
+      (long long)parallel.attention_devices, joined(parallel.offloaded).c_str(),
+      joined(parallel.lags).c_str(), parallel.kept_rows.c_str(), machine.machine.name.c_str()));
   return Status();
 }
 

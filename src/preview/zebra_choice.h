@@ -1,5 +1,6 @@
-// Chooses what zebra leaves to the planner: parallel.attention_devices, parallel.offloaded and
-// parallel.lags where they are "auto" (plan/zebra/run_zebra.h). No bit depends on it.
+// Chooses what zebra leaves to the planner: parallel.attention_devices, parallel.offloaded,
+// parallel.lags and parallel.kept_rows where they are "auto" (plan/zebra/run_zebra.h). No bit
+// depends on it.
 #pragma once
 
 #include <optional>
@@ -29,8 +30,8 @@ struct RankMachines {
 void choose_zebra(const ModelShape& model, const RankMachines& machines, const RunConfig& config,
                   RunSetup& setup);
 
-// Replaces "auto" in a run's parallel.attention_devices, offloaded and lags by what a shape of it
-// has. REQUIRES: zebra.
+// Replaces "auto" in a run's parallel.attention_devices, offloaded, lags and kept_rows by what a
+// shape of it has. REQUIRES: zebra.
 void write_zebra(const RunShape& shape, RunConfig& config);
 
 // The same for a run that begins or goes on: replaces "auto" by numbers, and logs them. All ranks

@@ -311,19 +311,6 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   CHECK(false, "no such task");
 }
 
-void Executor::count_rows(const Task& task) {
-  if (task.kind == TaskKind::kExpert) {
-    expert_rows_[task.layer * setup_.devices.size() + own(task)] += task.rows;
-  }
-  const bool in_place = task.kind == TaskKind::kReadRows;
-  const bool copied = task.kind == TaskKind::kDispatch || task.kind == TaskKind::kDispatchBackward;
-  if (!in_place && !copied) return;
-  const int64_t row = setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
-  const bool backward = task.phase == Phase::kBackward;
-  const int64_t bytes = task.rows * (backward ? 2 * row + int64_t{sizeof(float)} : row);
-  (in_place ? row_bytes_.in_place : row_bytes_.copied) += bytes;
-}
-
 // The sum of gradients that the task has leased, if it has one.
 GradientSum Executor::gradient_sum(const Task& task, const Lease& lease) const {
   const PageTable& pages = *setup_.pages;
@@ -387,10 +374,10 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
   }
   add(task, lease);
   const Blocks& blocks = blocks_[own(task)];
-  const std::byte* inbound = inbound_of(task, lease);
+  Blocks::Inbound inbound = inbound_of(task, lease);
   if (reads_in_place()) {
     locate_rows(task, inbound, s);
-    inbound = nullptr;
+    inbound = {};
   }
   if (task.kind == TaskKind::kExpert) {
     blocks.experts(task.layer, group, inbound, lease.data(1), space, s);

@@ -229,8 +229,9 @@ class Executor {
   void enqueue_place(const Task& task, const Lease& lease, Stream& s);
   void enqueue_pack(const Task& task, const Lease& lease, Stream& s);
   void enqueue_experts(const Task& task, const Lease& lease, Stream& s);
-  void locate_rows(const Task& task, const std::byte* inbound, Stream& s);
-  const std::byte* inbound_of(const Task& task, const Lease& lease) const;
+  void locate_rows(const Task& task, const Blocks::Inbound& inbound, Stream& s);
+  Blocks::Inbound inbound_of(const Task& task, const Lease& lease) const;
+  Blocks::RowArrays arrays_of(const Task& task, int seat) const;
   bool reads_in_place() const;  // whether the tasks that joined hold rows
 
   // How much of routed_copies_ a microbatch has.

@@ -184,27 +184,59 @@ void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const Laye
   }
   const int64_t all = stays ? group.rows() + group.padding() : parcel_of(group, task.device).rows;
   blocks_[own(task)].dispatch(runs, all, {group.rows(), task.padding}, task.microbatch, in,
-                              lease.data(0) + task.first_byte,
-                              task.kind == TaskKind::kDispatchBackward, steps_[own(task)], s);
+                              lease.data(0) + task.first_byte, arrays_of(task, task.peer),
+                              steps_[own(task)], s);
+}
+
+// What travels of each row of the task's wave to the device that computes it.
+Blocks::RowArrays Executor::arrays_of(const Task& task, int seat) const {
+  if (task.phase == Phase::kForward) return Blocks::RowArrays::kInputs;
+  const RunShape& shape = *setup_.shape;
+  const int64_t chunk = task.first_microbatch * shape.rounds() / shape.microbatches;
+  const bool stayed = setup_.pages->keeps_rows(seat, {task.layer, chunk, task.wave});
+  return stayed ? Blocks::RowArrays::kGradients : Blocks::RowArrays::kAll;
+}
+
+void Executor::count_rows(const Task& task) {
+  constexpr int64_t kWeightBytes = sizeof(float);
+  if (task.kind == TaskKind::kExpert) {
+    expert_rows_[task.layer * setup_.devices.size() + own(task)] += task.rows;
+  }
+  const bool in_place = task.kind == TaskKind::kReadRows;
+  const bool copied = task.kind == TaskKind::kDispatch || task.kind == TaskKind::kDispatchBackward;
+  if (!in_place && !copied) return;
+  const int64_t row = setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
+  int64_t of_row = in_place && task.phase == Phase::kBackward ? 2 * row + kWeightBytes : row;
+  if (copied) {
+    const Blocks::RowArrays arrays = arrays_of(task, task.peer);
+    if (arrays == Blocks::RowArrays::kAll) of_row += row;
+    if (arrays != Blocks::RowArrays::kInputs) of_row += kWeightBytes;
+  }
+  const int64_t bytes = task.rows * of_row;
+  (in_place ? row_bytes_.in_place : row_bytes_.copied) += bytes;
 }
 
 bool Executor::reads_in_place() const {
   return !joined_.empty() && joined_.front().task.kind == TaskKind::kReadRows;
 }
 
-// The page of rows that an expert's task has leased; nullptr: all are read in place.
-const std::byte* Executor::inbound_of(const Task& task, const Lease& lease) const {
+// The pages of rows that an expert's task has leased.
+Blocks::Inbound Executor::inbound_of(const Task& task, const Lease& lease) const {
   const PageTable& pages = *setup_.pages;
+  Blocks::Inbound inbound;
   for (size_t i = 0; i < task.num_uses; ++i) {
-    const PageTable::Page& page = pages.pages[task.uses[i].page];
-    if (pages.classes[page.slot_class].kind == PageKind::kInbound) return lease.data(i);
+    const PageKind kind = pages.classes[pages.pages[task.uses[i].page].slot_class].kind;
+    if (kind == PageKind::kInbound) inbound.rows = lease.data(i);
+    if (kind == PageKind::kKeptRows) inbound.kept = lease.data(i);
   }
-  return nullptr;
+  // In the forward they come where they stay.
+  if (task.phase == Phase::kForward && inbound.kept != nullptr) return {inbound.kept};
+  return inbound;
 }
 
 // Finds the rows of the group of an expert's task: those that are held in place, and those of other
 // devices in inbound.
-void Executor::locate_rows(const Task& task, const std::byte* inbound, Stream& s) {
+void Executor::locate_rows(const Task& task, const Blocks::Inbound& inbound, Stream& s) {
   const ExpertGroup& group = wave_of(task)[task.device];
   const Blocks& blocks = blocks_[own(task)];
   const ExpertSpace& space = experts_[own(task)];
@@ -219,7 +251,7 @@ void Executor::locate_rows(const Task& task, const std::byte* inbound, Stream& s
     blocks.locate(runs, b, layer_buffers(held.task, held.lease), backward, steps_[own(task)], space,
                   s);
   }
-  if (inbound == nullptr) return;
+  if (inbound.rows == nullptr) return;
   std::vector<RowRun> runs;
   for (const ExpertGroup::Parcel& parcel : group.parcels) {
     if (parcel.device == task.device) continue;
@@ -235,7 +267,7 @@ void Executor::enqueue_place(const Task& task, const Lease& lease, Stream& s) {
   for (const auto& run : parcel.runs) runs.push_back({run.parcel_row, run.group_row, run.rows});
   blocks_[own(task)].place_rows(runs, parcel.rows, group.rows() + group.padding(),
                                 {group.rows(), task.padding}, lease.data(1), lease.data(0),
-                                task.phase == Phase::kBackward, s);
+                                arrays_of(task, task.device), s);
 }
 
 void Executor::enqueue_pack(const Task& task, const Lease& lease, Stream& s) {

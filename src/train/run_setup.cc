@@ -45,6 +45,7 @@ RunSetup run_setup(const RunConfig& config) {
   setup.zebra = config.zebra();
   setup.size.pages_expert_sums = setup.size.sums.pages_expert_sums(setup.zebra || setup.stages > 1);
   setup.lags = config.lags();
+  setup.kept_rows = config.kept_rows();
   setup.offloaded = config.offloaded();
   setup.eager_adam = config.optim.clip != ClipKind::kGlobal;
   setup.plan = config.plan;
@@ -263,6 +264,13 @@ Sharing sharing_of(const RunShape& shape, const RunSetup& setup) {
                                                                      : Sharing::kRows;
 }
 
+// Rows of an action of experts at most, if each row block had all of its rows.
+int64_t most_rows(const RunShape& shape) {
+  const int64_t rows =
+      shape.microbatches / shape.rounds() * shape.microbatch_tokens * shape.experts_per_token;
+  return rows + shape.num_experts * shape.sums.expert_shards * shape.row_block;
+}
+
 }  // namespace
 
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
@@ -311,6 +319,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.microbatch_tokens = size.microbatch_tokens;
   shape.row_block = kRowBlock;
   shape.group_blocks = size.group_blocks;
+  shape.kept_rows = std::min(setup.kept_rows, most_rows(shape));
   shape.devices = setup.num_devices();
   shape.rank = setup.rank;
   for (const DeviceSetup& device : setup.devices) {

@@ -42,6 +42,7 @@ struct RunSetup {
   ShareKind shares = ShareKind::kSpeed;
   bool zebra = false;  // RunShape's, and lags
   Lags lags = {};
+  int64_t kept_rows = 0;  // RunShape's
   int stages = 1;  // RunShape's, and their order
   PipelineOrder pipeline_order = PipelineOrder::kBreadthFirst;
   std::shared_ptr<const ActionList> order = {};  // RunShape's

@@ -69,6 +69,8 @@ std::string page_name(const RunShape& shape, const PageTable& pages, PageId page
       return strf("inbound %d", (page - pages.inbound(0, 0)) / 2);
     case PageKind::kOutbound:
       return strf("outbound %d", (page - pages.outbound(0, 0)) / 2);
+    case PageKind::kKeptRows:
+      return "rows that stay";
     case PageKind::kExpertSum: return "expert sum";
     case PageKind::kGuestWeights:
       return "weights of a guest";

@@ -101,6 +101,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "parallel.attention_devices",
                                              "parallel.offloaded",
                                              "parallel.lags",
+                                             "parallel.kept_rows",
                                              "parallel.stages",
                                              "parallel.order",
                                              "parallel.exchange",
@@ -325,6 +326,11 @@ TEST(RunConfig, ZebraNeedsChunksAndDevicesThatDoNotAttend) {
   EXPECT_EQ(config.validate().code(), Exit::kUsage);
   config.parallel.offloaded = {"3", "1"};
   EXPECT_EQ(config.offloaded(), (std::vector<int64_t>{3, 1}));
+  config.parallel.kept_rows = "many";
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.parallel.kept_rows = "300";
+  EXPECT_TRUE(config.validate().ok()) << config.validate().message();
+  EXPECT_EQ(config.kept_rows(), 300);
   config.train.devices = {"cpu"};
   EXPECT_EQ(config.validate().code(), Exit::kUsage);
 }

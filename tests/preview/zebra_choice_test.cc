@@ -106,6 +106,22 @@ TEST(ZebraChoice, WhatDoesNotFitIsNotChosen) {
   EXPECT_TRUE(step_s(narrow, sheet, chosen(narrow, sheet)));
 }
 
+// All of a chunk's rows of an expert, at most 256, fit a row block.
+TEST(ZebraChoice, RowsStayWhereAllHasRoom) {
+  const auto written = [](const RunConfig& config) {
+    RunConfig copy = config;
+    write_zebra(planned_run(model_sizes(), config, sheet_of(config)).take().shape, copy);
+    return copy;
+  };
+  const RunConfig roomy = written(run_of_two({"1GiB", "1GiB"}));
+  const int64_t given = roomy.offloaded().front();
+  EXPECT_EQ(roomy.kept_rows(), 256 * std::max(given, 12 - given));
+  EXPECT_EQ(written(run_of_two({"1GiB", "2MiB"})).parallel.kept_rows, "0");
+  RunConfig told = run_of_two({"1GiB", "1GiB"});
+  told.parallel.kept_rows = "300";
+  EXPECT_EQ(written(told).parallel.kept_rows, "300");
+}
+
 // An expert has 3 * 64 * 96 bf16 weights, 36,864 bytes, and twice as many of fp32 sums. The slower
 // device has twelve in each of three layers: 442,368 bytes a layer. A byte takes 1 us to come.
 TEST(ZebraChoice, PagesOfExpertsTakeTheTimeCountedByHand) {

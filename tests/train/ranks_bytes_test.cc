@@ -93,13 +93,14 @@ INSTANTIATE_TEST_SUITE_P(Sharing, RanksBytesPredicted,
 
 // Two ranks of a device each, which attend to two of four microbatches each. Experts are at home by
 // turns, layers too; embedding and head are rank 0's.
-TEST(RanksBytes, AreThoseOfRowsWeightsSumsAndRouting) {
+void expect_row_bytes(int64_t kept_rows, int64_t values_of_row) {
   const Watchdog watchdog("ranks", std::chrono::seconds(300));
   constexpr int64_t kWidth = 32, kValue = 2, kFloat = 4, kSteps = 2;
   constexpr int64_t kMicrobatches = 4, kExperts = 24, kMoeLayers = 2;
   RankedRun run(ClipKind::kGlobal, DType::kBF16, kTinyConfig, 32, kSteps);
   RankedCase c{2, 1, true};
   c.place = PlaceKind::kHome;
+  c.kept_rows = kept_rows;
   int64_t rows = 0, elements = 0;  // rows that are computed away; elements of dense records
   c.stepped = [&](Session& session, const StepResult& step) {
     if (session.shape().rank != 0) return;
@@ -125,10 +126,15 @@ TEST(RanksBytes, AreThoseOfRowsWeightsSumsAndRouting) {
   EXPECT_EQ(outcome.arrived.other_bytes,
             kSteps * (elements * (kValue + kFloat) +
                       kMicrobatches * kMoeLayers * (kExperts * (kFloat + 8) + 8)));
-  // Rows: inputs; inputs, output gradients and routing weights; outputs; input gradients and those
-  // of the routing weights.
-  EXPECT_EQ(outcome.arrived.row_bytes, rows * (5 * kWidth * kValue + 2 * kFloat));
+  EXPECT_EQ(outcome.arrived.row_bytes, rows * (values_of_row * kWidth * kValue + 2 * kFloat));
 }
+
+// Rows: inputs; inputs, output gradients and routing weights; outputs; input gradients and those of
+// the routing weights.
+TEST(RanksBytes, AreThoseOfRowsWeightsSumsAndRouting) { expect_row_bytes(0, 5); }
+
+// The inputs come once.
+TEST(RanksBytes, AreThoseOfRowsOfWhichAllStay) { expect_row_bytes(100'000, 4); }
 
 // Weights travel in place of rows: those of an expert in each phase to the rank that is not its
 // home, if that attends to rows of it, and the sum of its part of the gradient back.

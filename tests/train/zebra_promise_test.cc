@@ -4,6 +4,8 @@
 // and budgets; those with the smallest budgets must have paged.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tests/train/layout_run.h"
 #include "train/trainer.h"
 
@@ -24,6 +26,7 @@ struct ZebraRow {
   bool resumed = false;
   int64_t expert_shards = 1;
   double correction_speed = 0;
+  const char* kept_rows = "0";
 };
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
@@ -31,6 +34,11 @@ constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
 constexpr const char* kTied = R"({"tie_word_embeddings": true})";
 constexpr const char* kGlm = R"({"architectures": ["Glm4MoeForCausalLM"],
   "model_type": "glm4_moe", "n_routed_experts": 24, "num_hidden_layers": 3})";
+constexpr const char* kDeepSeek = R"({"architectures": ["DeepseekV3ForCausalLM"],
+  "model_type": "deepseek_v3", "n_routed_experts": 24, "n_group": 3, "topk_group": 2,
+  "n_shared_experts": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4,
+  "kv_lora_rank": 20, "q_lora_rank": 14, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+  "v_head_dim": 6})";
 constexpr const char* kLastDense = R"({"mlp_only_layers": [0, 2], "num_hidden_layers": 3})";
 constexpr const char* kAllMoe = R"({"mlp_only_layers": [], "num_hidden_layers": 3})";
 
@@ -88,6 +96,31 @@ const ZebraRow kRows[] = {
      .changes = kGlm,
      .resumed = true,
      .correction_speed = 0.01},
+    {.what = "rows stay", .kept_rows = "100000"},
+    {.what = "rows of the first waves stay", .devices = "cpu*3", .kept_rows = "500"},
+    {.what = "rows stay, two and two, some experts too",
+     .devices = "cpu*4",
+     .attention = 2,
+     .offloaded = {"4"},
+     .budget = Budget::kMiddle,
+     .plan = {.group_blocks = 8},
+     .kept_rows = "100000"},
+    {.what = "rows stay as copies, by shards",
+     .devices = "cpu*4",
+     .attention = 3,
+     .offloaded = {"6"},
+     .changes = kShared,
+     .plan = {.in_place = false},
+     .resumed = true,
+     .expert_shards = 3,
+     .kept_rows = "100000"},
+    {.what = "DeepSeek-V3, a dense first layer and a shared expert",
+     .devices = "cpu*4",
+     .attention = 2,
+     .offloaded = {"2"},
+     .budget = Budget::kAmple,
+     .changes = kDeepSeek,
+     .kept_rows = "auto"},
     {.what = "resumed", .devices = "cpu*3", .offloaded = {"2"}, .resumed = true},
 };
 
@@ -104,6 +137,7 @@ TEST_P(ZebraPromise, EveryRunGivesTheHashOfOneDevice) {
   config.parallel.attention_devices = row.attention;
   config.parallel.offloaded = row.offloaded;
   config.parallel.lags = row.lags;
+  config.parallel.kept_rows = row.kept_rows;
   config.plan = row.plan;
   ASSERT_TRUE(config.validate().ok()) << config.validate().message();
   set_budgets(row.budget, *run);
@@ -149,6 +183,43 @@ TEST(ZebraElsewhere, AZebraGoesOnAsAnother) {
   config.parallel.lags = {"1", "0", "1"};
   zebra_steps(config, 2, "7", kLayoutSteps, storage, losses, hash);
   EXPECT_EQ(hash, expected);
+}
+
+// What devices have sent each other in two steps, and rows of all experts and layers there.
+struct SentInSteps {
+  int64_t bytes = 0, rows = 0;
+};
+SentInSteps sent_with(const char* kept_rows) {
+  const std::unique_ptr<TinyRun> run = run_of(ZebraRow{.what = ""});
+  RunConfig& config = run->config();
+  config.parallel.layout = LayoutKind::kZebra;
+  config.train.devices = {"cpu*2"};
+  config.parallel.offloaded = {"0"};
+  config.parallel.kept_rows = kept_rows;
+  SimStorage storage(7);
+  SentInSteps sent;
+  auto trainer = Trainer::start(config, false, &storage).take();
+  for (int step = 0; step < 2; ++step) {
+    const StepResult report = trainer->step().take();
+    for (const auto& layers : report.routing) {
+      for (const auto& experts : layers) {
+        sent.rows += std::accumulate(experts.begin(), experts.end(), int64_t{0});
+      }
+    }
+  }
+  for (const auto& [pair, count] : trainer->session().link()->counts()) sent.bytes += count.bytes;
+  return sent;
+}
+
+// All rows go from the device that attends to the one with the experts: of 32 bf16 values, once
+// less where they stay.
+TEST(ZebraRows, ThatStayAreNotSentAgain) {
+  const SentInSteps again = sent_with("0"), some = sent_with("500"), none = sent_with("100000");
+  ASSERT_GT(again.rows, 0);
+  ASSERT_EQ(again.rows, none.rows);
+  EXPECT_EQ(again.bytes - none.bytes, again.rows * 32 * 2);
+  EXPECT_GT(some.bytes, none.bytes);
+  EXPECT_LT(some.bytes, again.bytes);
 }
 
 TEST(ZebraLags, ThoseThatWaitForEachOtherAreRefused) {

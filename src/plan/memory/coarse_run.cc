@@ -148,6 +148,8 @@ RunShape brief_shape(const RunShape& shape) {
   brief.in_place = false;  // the run's rows in place are of more microbatches
   brief.least_sums = PageTable::sum_pages(shape);
   brief.least_expert_sums = PageTable::expert_sum_pages(shape);
+  brief.least_kept_actions =
+      shape.rounds() * std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
   // Every device that attends keeps a shard, and an expert its sums.
   const bool by_shards = shape.devices > 1 || shape.sums.expert_shards > 1;
   const int64_t fewest =

@@ -146,7 +146,8 @@ void expect_rows(const PageTable& pages, std::vector<uint8_t>& used) {
   const auto kind = [&](size_t c) { return pages.classes[c].kind; };
   for (size_t c = 0; c < used.size(); ++c) any |= kind(c) == PageKind::kOutbound ? used[c] : 0;
   for (size_t c = 0; c < used.size(); ++c) {
-    const bool rows = kind(c) == PageKind::kInbound || kind(c) == PageKind::kOutbound;
+    const bool rows = kind(c) == PageKind::kInbound || kind(c) == PageKind::kOutbound ||
+                      kind(c) == PageKind::kKeptRows;
     used[c] |= rows ? any : 0;
   }
 }

@@ -116,6 +116,20 @@ int64_t largest_expert(const RunShape& shape) {
   return elements;
 }
 
+// [device] pages of rows that stay until their backward
+std::vector<int64_t> kept_pages(const RunShape& shape) {
+  std::vector<int64_t> pages(static_cast<size_t>(shape.devices), 0);
+  for (int d = 0; d < shape.devices && shape.kept_waves() > 0; ++d) {
+    int64_t actions = 0;
+    for (int64_t l = 0; l < shape.num_layers; ++l) {
+      if (shape.keeps_rows(l, d)) actions += shape.rounds();
+    }
+    if (actions > 0) actions = std::max(actions, shape.least_kept_actions);
+    pages[static_cast<size_t>(d)] = actions * shape.kept_waves();
+  }
+  return pages;
+}
+
 // [device] sums of experts' gradients that are pages
 std::vector<int64_t> expert_sums(const RunShape& shape) {
   std::vector<int64_t> count = experts_at_home(shape);
@@ -155,6 +169,7 @@ PageTable::PageTable(const RunShape& shape)
   add_exchange(shape);
   add_messages(shape);
   add_guests(shape);
+  add_kept_rows(shape);
   first_sum_ = static_cast<int64_t>(pages.size());
   add_sums(shape);
   CHECK(static_cast<int64_t>(pages.size()) == count(shape), "%zu pages", pages.size());
@@ -169,9 +184,11 @@ int64_t PageTable::count(const RunShape& shape) {
   const int64_t sums = shape.training ? of_tables + shape.tied_embeddings : 0;
   const std::vector<int64_t> of_experts = expert_sums(shape);
   const int64_t guests = std::ssize(shape.attending_devices()) * guest_pages(shape);
+  const std::vector<int64_t> kept = kept_pages(shape);
   return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
-         guests + waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums +
-         layer_sums(shape) + std::accumulate(of_experts.begin(), of_experts.end(), int64_t{0});
+         guests + std::accumulate(kept.begin(), kept.end(), int64_t{0}) +
+         waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums + layer_sums(shape) +
+         std::accumulate(of_experts.begin(), of_experts.end(), int64_t{0});
 }
 
 int64_t PageTable::expert_sum_pages(const RunShape& shape) {
@@ -382,9 +399,28 @@ void PageTable::add_layer_buffers(int stage, const RunShape& shape) {
 }
 
 void PageTable::add_on(int64_t device, PageKind kind, int64_t bytes) {
-  const bool exchange = kind == PageKind::kInbound || kind == PageKind::kOutbound;
+  const bool exchange =
+      kind == PageKind::kInbound || kind == PageKind::kOutbound || kind == PageKind::kKeptRows;
   add(kind, bytes, static_cast<uint32_t>(num_records_), false, exchange);
   pages.back().device = static_cast<int16_t>(device);
+}
+
+void PageTable::add_kept_rows(const RunShape& shape) {
+  first_kept_ = static_cast<int64_t>(pages.size());
+  kept_waves_ = shape.kept_waves();
+  kept_place_.assign(static_cast<size_t>(shape.num_layers * devices_), -1);
+  const std::vector<int64_t> count = kept_pages(shape);
+  for (int d = 0; d < shape.devices; ++d) {
+    int64_t next = static_cast<int64_t>(pages.size()) - first_kept_;
+    for (int64_t l = 0; l < shape.num_layers; ++l) {
+      if (!shape.keeps_rows(l, d)) continue;
+      kept_place_[static_cast<size_t>(l * devices_ + d)] = next;
+      next += shape.rounds() * kept_waves_;
+    }
+    for (int64_t i = 0; i < count[static_cast<size_t>(d)]; ++i) {
+      add_on(d, PageKind::kKeptRows, shape.group_rows() * shape.hidden_size * shape.dtype_bytes);
+    }
+  }
 }
 
 uint16_t PageTable::class_of(PageKind kind, int64_t bytes, bool expert) {

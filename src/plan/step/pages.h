@@ -25,6 +25,9 @@
 //   landing(a, s, i)       on s: the same, before its rows are placed among others'
 //   returning(a, s, i)     on s: a's parcel of outbound(s, i), before it is sent
 //   arriving(a, s, i)      on a: the same, after it was received
+// Rows that stay on s from the forward to the backward (RunShape::kept_rows), of a wave, which take
+// the place of inbound in the forward; in the backward inbound then has gradients and weights only:
+//   kept_rows(s, w)        (B, d) input
 // By HALO (plan/rounds/exchange_order.h), where parcels go from a device d to several of another
 // node n as one message; there: those on their way to the experts, or else back:
 //   gathered(w, d, n, i)   on d: what it sends to the devices of n, before it is sent
@@ -72,6 +75,7 @@ enum class PageKind : uint8_t {
   kGradientSum,
   kExpertSum,
   kGuestWeights,
+  kKeptRows,
 };
 
 // Waves in flight: with several devices a wave's combine is issued behind the next one's dispatch,
@@ -150,6 +154,19 @@ struct PageTable {
     return static_cast<PageId>(first_exchange_ + 2 * (i * devices_ + device));
   }
   PageId outbound(int64_t device, int64_t i) const { return inbound(device, i) + 1; }
+  // A wave of a chunk's action of experts.
+  struct ChunkWave {
+    int64_t layer = 0, chunk = 0, wave = 0;
+  };
+  // Whether the rows that come to the device for the wave stay until their backward.
+  bool keeps_rows(int64_t device, const ChunkWave& of) const {
+    return of.wave < kept_waves_ && kept_place(device, of.layer) >= 0;
+  }
+  // REQUIRES: keeps_rows(device, of).
+  PageId kept_rows(int64_t device, const ChunkWave& of) const {
+    return static_cast<PageId>(first_kept_ + kept_place(device, of.layer) + of.chunk * kept_waves_ +
+                               of.wave);
+  }
   // REQUIRES: from attends, and is not `seat`.
   PageId leaving(int64_t from, int64_t seat, int64_t i) const { return parcel(from, seat, i); }
   PageId arriving(int64_t from, int64_t seat, int64_t i) const { return parcel(from, seat, i) + 1; }
@@ -212,6 +229,10 @@ struct PageTable {
   void add_exchange(const RunShape& shape);
   void add_messages(const RunShape& shape);
   void add_guests(const RunShape& shape);
+  void add_kept_rows(const RunShape& shape);
+  int64_t kept_place(int64_t device, int64_t layer) const {
+    return kept_place_[static_cast<size_t>(layer * devices_ + device)];
+  }
   PageId parcel(int64_t from, int64_t seat, int64_t i) const {
     const int64_t pair = pairs_[static_cast<size_t>(from * devices_ + seat)];
     return static_cast<PageId>(first_parcel_ + (i * num_pairs_ + pair) * parcel_pages_);
@@ -246,14 +267,17 @@ struct PageTable {
   std::vector<int32_t> messages_;  // [way][from][node] its number; -1: there is none
   int64_t num_messages_ = 0, nodes_ = 0;
   std::vector<int64_t> guest_place_;                  // [device] its first guest() among all
+  // [layer * devices + device] its first kept_rows() among all; -1: it keeps none
+  std::vector<int64_t> kept_place_;
+  int64_t kept_waves_ = 0;
   std::vector<int64_t> sum_place_, layer_sum_place_;  // [device] its first sum among all
   int64_t sums_of_device_ = 0, layer_sets_ = 0;
   std::vector<int64_t> expert_sum_place_;  // [device] its first expert_sum among all
   std::vector<int64_t> expert_place_;      // [record] first_expert_sum; -1: it has none
   int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_of_stages_ = 0,
           first_leaving_ = 0, first_stage_buffer_ = 0, first_exchange_ = 0, first_parcel_ = 0,
-          first_message_ = 0, first_guest_ = 0, first_sum_ = 0, first_layer_sum_ = 0,
-          first_expert_sum_ = 0;
+          first_message_ = 0, first_guest_ = 0, first_kept_ = 0, first_sum_ = 0,
+          first_layer_sum_ = 0, first_expert_sum_ = 0;
 };
 
 // Whether the page file of its home keeps the page: weights, and state of what trains.

@@ -36,6 +36,17 @@ bool RunShape::computes_with(int device, int64_t record) const {
   return stage == stage_of(layer);
 }
 
+bool RunShape::keeps_rows(int64_t layer, int device) const {
+  if (kept_waves() == 0 || !is_moe[static_cast<size_t>(layer)]) return false;
+  const std::vector<int> attending = attending_devices(stage_of(layer));
+  if (attending == std::vector<int>{device}) return false;  // none come from others
+  if (may_compute_any(device)) return true;
+  for (int64_t e = 0; e < num_experts; ++e) {
+    if (records[static_cast<size_t>(expert(layer, e))].device == device) return true;
+  }
+  return false;
+}
+
 DeviceRange RunShape::devices_of(int rank) const {
   if (device_rank.empty()) return {0, devices};
   const auto [first, end] = std::equal_range(device_rank.begin(), device_rank.end(), rank);

@@ -96,6 +96,13 @@ struct RunShape {
   // How many row blocks of one or several experts are computed together
   // (plan/step/expert_blocks.h). The pages they use are there at once. The number changes no bit.
   int64_t group_blocks = 1;
+  // Rows that come to a device for a layer's experts stay there until their backward, so that only
+  // gradients come then: those of the first waves of an action, as many as so many rows fill.
+  // Further ones are sent again. The number changes no bit. REQUIRES unless 0:
+  // PlanOptions::same_blocks().
+  int64_t kept_rows = 0;
+  // Each device that keeps rows has room for those of so many actions, at least.
+  int64_t least_kept_actions = 0;
   int devices = 1;  // of all ranks
   // [device] its rank: the process that drives it, with a host memory and a page file of its own.
   // Ascending from 0, so that a rank's devices are neighbours. Empty: there is one rank.
@@ -133,6 +140,12 @@ struct RunShape {
     return training && sums.pages_expert_sums(zebra || stages.several());
   }
   int64_t group_rows() const { return group_blocks * row_block; }
+  // The first waves of an action of experts whose rows stay until their backward.
+  int64_t kept_waves() const {
+    return training ? (kept_rows + group_rows() - 1) / group_rows() : 0;
+  }
+  // Whether rows that come to the device for experts of the layer may stay.
+  bool keeps_rows(int64_t layer, int device) const;
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }
   int64_t expert(int64_t layer, int64_t e) const { return layer_record[layer] + 1 + e; }

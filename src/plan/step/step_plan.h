@@ -170,7 +170,12 @@ class StepPlan {
   void combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
   void add_combine(Task task, TaskList& tasks) const;
   void transfer(const Task& like, const Travel& travel, Access access, TaskList& tasks) const;
-  int64_t travelling_bytes(int64_t rows, Phase phase, bool back) const;
+  // Whether the rows that come to the device for the wave stay from the forward to the backward,
+  // and where they come.
+  bool keeps_rows(const WavePlace& at, int64_t device) const;
+  PageTable::ChunkWave chunk_wave(const WavePlace& at) const;
+  PageId inbound(const WavePlace& at, int64_t device) const;
+  int64_t travelling_bytes(const WavePlace& at, const Crossing& of, bool back) const;
   // With several devices what arrives is combined and placed beside the computation.
   Lane arriving_lane() const { return shape_.devices > 1 ? Lane::kIn : Lane::kCompute; }
   const SumPlan& sums_of(int64_t record) const;

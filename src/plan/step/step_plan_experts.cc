@@ -116,7 +116,11 @@ void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int64_t se
     const auto guest = guests.find({seat, t.record});
     t.use(guest == guests.end() ? pages_.weights(t.record) : guest->second, place, Access::kRead);
     t.use(pages_.outbound(seat, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
-    if (has_inbound(group, seat)) t.use(pages_.inbound(seat, at.slot), place, Access::kRead);
+    if (has_inbound(group, seat)) {
+      t.use(inbound(at, seat), place, Access::kRead);
+      const bool stayed = at.phase == Phase::kBackward && keeps_rows(at, seat);
+      if (stayed) t.use(pages_.kept_rows(seat, chunk_wave(at)), place, Access::kRead);
+    }
     if (sums != nullptr) {
       const auto [page, begins] = sums->chain(group.blocks[i]);
       t.first = begins;

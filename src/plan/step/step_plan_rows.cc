@@ -7,12 +7,27 @@
 
 namespace pagoda {
 
-// Bytes of so many rows on their way to the experts, or back.
-int64_t StepPlan::travelling_bytes(int64_t rows, Phase phase, bool back) const {
+PageTable::ChunkWave StepPlan::chunk_wave(const WavePlace& at) const {
+  return {at.layer, at.first_microbatch * shape_.rounds() / shape_.microbatches, at.wave};
+}
+
+// A pass without a backward leaves them to be overwritten.
+bool StepPlan::keeps_rows(const WavePlace& at, int64_t device) const {
+  return pages_.keeps_rows(device, chunk_wave(at));
+}
+
+PageId StepPlan::inbound(const WavePlace& at, int64_t device) const {
+  const bool stay = at.phase == Phase::kForward && keeps_rows(at, device);
+  return stay ? pages_.kept_rows(device, chunk_wave(at)) : pages_.inbound(device, at.slot);
+}
+
+// Bytes of a parcel on its way to the experts, or back.
+int64_t StepPlan::travelling_bytes(const WavePlace& at, const Crossing& of, bool back) const {
   const int64_t row = shape_.hidden_size * shape_.dtype_bytes;
-  const bool backward = phase == Phase::kBackward;
+  const bool backward = at.phase == Phase::kBackward;
   const int64_t scale = backward ? static_cast<int64_t>(sizeof(float)) : 0;
-  return rows * ((backward && !back ? 2 : 1) * row + scale);
+  const bool inputs_too = backward && !back && !keeps_rows(at, of.seat);
+  return of.parcel->rows * ((inputs_too ? 2 : 1) * row + scale);
 }
 
 // Sends what `source` holds on one device to `target` on another, for tasks like this one.
@@ -48,8 +63,8 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& t
     const auto seat = static_cast<int64_t>(d);
     const ExpertGroup::Parcel* own = wave[d].parcel(static_cast<int>(seat));
     if (own != nullptr && !shape_.in_place) {
-      Filled inbound{pages_.inbound(seat, at.slot)};
-      hand_out(at, {seat, &wave[d], own}, inbound, tasks);
+      Filled page{inbound(at, seat)};
+      hand_out(at, {seat, &wave[d], own}, page, tasks);
       rows.newest[d] = tasks.size();
     }
     add_crossings(wave[d], seat, rows);
@@ -66,7 +81,7 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& t
                          Lane::kCompute);
       t.peer = static_cast<uint8_t>(seat);
       t.expert = static_cast<int32_t>(group.blocks.front().expert);
-      t.use(pages_.inbound(seat, at.slot), Place::on_device(t.device), Access::kCreate);
+      t.use(inbound(at, seat), Place::on_device(t.device), Access::kCreate);
       tasks.push_back(t);
       rows.newest[d] = tasks.size();
     }
@@ -92,7 +107,8 @@ void StepPlan::hand_out(const WavePlace& at, const Crossing& of, Filled& page,
     t.rows = of_microbatch.rows;
     t.first_byte = page.first_byte;
     t.use(page.page, here, std::exchange(page.begun, true) ? Access::kWrite : Access::kCreate);
-    t.use(pages_.normed(stage, b), here, Access::kRead);
+    const bool inputs_too = !backward || !keeps_rows(at, of.seat);
+    if (inputs_too) t.use(pages_.normed(stage, b), here, Access::kRead);
     if (backward) t.use(pages_.dresidual(stage, b), here, Access::kRead);
     tasks.push_back(t);
   }
@@ -126,7 +142,7 @@ void StepPlan::carry(CrossingRows& rows, TaskList& tasks) const {
   std::vector<ParcelBytes> parcels;
   for (const Crossing& of : rows.crossings) {
     const int seat = static_cast<int>(of.seat), device = of.parcel->device;
-    const int64_t bytes = travelling_bytes(of.parcel->rows, at.phase, back);
+    const int64_t bytes = travelling_bytes(at, of, back);
     parcels.push_back({back ? seat : device, back ? device : seat, bytes});
   }
   for (const ExchangeLeg& leg : exchange_legs(parcels, shape_.exchange, nodes_)) {
@@ -170,7 +186,7 @@ PageId StepPlan::source_of(const CrossingRows& rows, const Crossing& of) const {
 PageId StepPlan::target_of(const CrossingRows& rows, const Crossing& of) const {
   const int64_t slot = rows.at.slot;
   if (rows.way == RowsWay::kBack) return pages_.arriving(of.parcel->device, of.seat, slot);
-  return arrives_whole(*of.group, of.seat) ? pages_.inbound(of.seat, slot)
+  return arrives_whole(*of.group, of.seat) ? inbound(rows.at, of.seat)
                                            : pages_.landing(of.parcel->device, of.seat, slot);
 }
 
@@ -211,8 +227,7 @@ void StepPlan::place_rows(CrossingRows& rows, const Crossing& of, TaskList& task
   const Place there = Place::on_device(t.device);
   t.peer = static_cast<uint8_t>(of.parcel->device);
   t.rows = of.parcel->rows;
-  t.use(pages_.inbound(of.seat, rows.at.slot), there,
-        newest == 0 ? Access::kCreate : Access::kWrite);
+  t.use(inbound(rows.at, of.seat), there, newest == 0 ? Access::kCreate : Access::kWrite);
   t.use(target_of(rows, of), there, Access::kRead);
   tasks.push_back(t);
   newest = tasks.size();

@@ -28,10 +28,12 @@ class RunTimes {
         width_(shape.microbatches / shape.rounds()),
         attended_(static_cast<size_t>(shape.devices), 0) {
     for (int64_t b = 0; b < width_; ++b) ++attended_[static_cast<size_t>(shape.attending(0, b))];
-    all_stays_ = all_stays();
+    all_stays_ = all_stays({});
   }
 
   ChunkTimes of(int64_t layer) const;
+  // Whether weights and states, and bytes of each device besides, all stay there.
+  bool all_stays(const std::vector<double>& besides) const;
 
  private:
   double seconds(TaskKind kind, int device, double units) const {
@@ -43,7 +45,6 @@ class RunTimes {
   double of_microbatches(std::initializer_list<TaskKind> kinds, int device) const;
   double of_experts(TaskKind kind, int device, int64_t experts) const;
   double bytes_of(int device, bool experts, bool states) const;  // of its experts, or dense parts
-  bool all_stays() const;
   PassSeconds paging_s(int device, int64_t experts, int64_t layer) const;
   double transfer(const std::vector<int64_t>& experts, bool back, double row_bytes) const;
   double rows() const {  // of an expert, of each microbatch
@@ -56,7 +57,7 @@ class RunTimes {
   const std::vector<WeightRoom>& rooms_;
   int64_t width_;
   std::vector<int64_t> attended_;  // [device] microbatches of a chunk
-  bool all_stays_ = true;
+  bool all_stays_ = true;          // else no state does
 };
 
 double RunTimes::of_microbatches(std::initializer_list<TaskKind> kinds, int device) const {
@@ -88,10 +89,10 @@ double RunTimes::bytes_of(int device, bool experts, bool states) const {
   return bytes;
 }
 
-// Whether weights and states all stay on their devices; else no state does.
-bool RunTimes::all_stays() const {
+bool RunTimes::all_stays(const std::vector<double>& besides) const {
   for (int d = 0; d < shape_.devices && !rooms_.empty(); ++d) {
-    const double all = bytes_of(d, false, true) + bytes_of(d, true, true);
+    const double more = besides.empty() ? 0 : besides[static_cast<size_t>(d)];
+    const double all = bytes_of(d, false, true) + bytes_of(d, true, true) + more;
     if (rooms_[static_cast<size_t>(d)].device_bytes < all) return false;
   }
   return true;
@@ -189,7 +190,8 @@ ChunkTimes RunTimes::of(int64_t layer) const {
   times.faster_exchange = attending > 1;
   const auto row = static_cast<double>(shape_.hidden_size * shape_.dtype_bytes);
   const double scale = sizeof(float);
-  times.to_experts = {transfer(experts, false, row), transfer(experts, false, 2 * row + scale)};
+  const double again = shape_.kept_rows > 0 ? 0 : row;
+  times.to_experts = {transfer(experts, false, row), transfer(experts, false, again + row + scale)};
   times.to_attention = {transfer(experts, true, row), transfer(experts, true, row + scale)};
   return times;
 }
@@ -292,6 +294,31 @@ std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>&
     i += moe != 0;
   }
   return offloaded;
+}
+
+int64_t rows_to_keep(const RunShape& shape, const std::vector<WeightRoom>& rooms) {
+  constexpr double kPartOfGroup = 1.125;  // a device has eight groups of a layer's rows at least
+  if (rooms.empty()) return 0;
+  const int64_t rows =
+      shape.microbatches / shape.rounds() * shape.microbatch_tokens * shape.experts_per_token;
+  const int64_t blocks = div_ceil(div_ceil(rows, shape.num_experts), shape.row_block);
+  int64_t most = 0;                            // experts of a layer on a device
+  std::vector<double> bytes(rooms.size(), 0);  // of a row of each action that a device keeps
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    if (shape.is_moe[static_cast<size_t>(l)] == 0) continue;
+    std::vector<int64_t> experts(rooms.size(), 0);
+    for (int64_t e = 0; e < shape.num_experts; ++e) {
+      const int device = shape.records[static_cast<size_t>(shape.expert(l, e))].device;
+      most = std::max(most, ++experts[static_cast<size_t>(device)]);
+    }
+    for (size_t d = 0; d < experts.size(); ++d) {
+      const int64_t row_bytes = experts[d] > 0 ? shape.hidden_size * shape.dtype_bytes : 0;
+      bytes[d] += static_cast<double>(shape.rounds() * row_bytes);
+    }
+  }
+  const int64_t kept = most * blocks * shape.row_block;
+  for (double& of_device : bytes) of_device *= kPartOfGroup * static_cast<double>(kept);
+  return RunTimes(shape, {}, rooms).all_stays(bytes) ? kept : 0;
 }
 
 ActionTimes run_times(const RunShape& shape, const MachineProfile& profile,

@@ -28,6 +28,11 @@ struct WeightRoom {
 ActionTimes run_times(const RunShape& shape, const MachineProfile& profile,
                       const std::vector<WeightRoom>& rooms = {});
 
+// Rows that devices keep from other devices for the backward of a layer's experts
+// (RunShape::kept_rows): all of a chunk's, where experts have equally many, if each device has room
+// for them beside all of its weights and states; else 0. `rooms`: [device]; empty: 0.
+int64_t rows_to_keep(const RunShape& shape, const std::vector<WeightRoom>& rooms);
+
 // [layer] so many experts in all, evenly over the layers that have some, more in the later ones.
 std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>& is_moe);
 

@@ -18,11 +18,13 @@ using Steps = std::vector<std::vector<PlacedTask>>;
 // Two steps in which every layer has experts with and without tokens, at the smallest budgets.
 struct Recorded {
   explicit Recorded(bool eager, int64_t group_blocks = 1, int devices = 1, bool zebra = false,
-                    int stages = 1, bool in_place = false, bool in_parts = false) {
+                    int stages = 1, bool in_place = false, bool in_parts = false,
+                    int64_t kept_rows = 0) {
     std::mt19937 random(7);
     StepKind kind;
     kind.eager = eager;
     kind.group_blocks = group_blocks;
+    kind.kept_rows = kept_rows;
     kind.zebra = zebra;
     kind.lags = {1, 1, 1};
     kind.stages = stages;

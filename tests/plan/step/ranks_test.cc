@@ -228,6 +228,7 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
     kind.options.padded_experts = random() % 6 == 0;
     kind.pinned_share = random() % 4 == 0 ? 0.5 : 0;
     kind.group_blocks = 1 + seed % 4;
+    if (seed % 2 == 0) kind.kept_rows = int64_t{1} << seed % 12;
     const bool away =
         kind.options.same_blocks() && !kind.options.whole_layers && kind.pinned_share == 0;
     kind.seats_by_step = random() % 2 == 0 && away;

@@ -70,6 +70,7 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
     kind.group_blocks = seed % 2 == 0 ? 1 : 1 + seed % 7;
+    if (seed % 3 == 0) kind.kept_rows = int64_t{1} << seed % 12;
     const bool away =
         kind.options.same_blocks() && !kind.options.whole_layers && kind.pinned_share == 0;
     kind.seats_by_step = seed % 3 != 0 && away;
@@ -98,6 +99,7 @@ TEST(Validator, RandomGuestsKeepEveryRule) {
     kind.seats_by_step = random() % 2 == 0;
     kind.keep_in_host = random() % 2 == 0;
     kind.group_blocks = 1 + seed % 7;
+    if (seed % 3 == 0) kind.kept_rows = int64_t{1} << seed % 12;
     const double rooms[] = {0, 0.05, 0.3, 0.7};
     PlannedCase c(random, static_cast<int>(2 + random() % 3), kind, rooms[random() % 4]);
     guests += c.shape.has_guests();
@@ -122,6 +124,7 @@ TEST(Validator, RandomZebraRunsKeepEveryRule) {
     kind.pinned_share = random() % 4 == 0 ? 0.5 : 0;
     kind.keep_in_host = random() % 2 == 0;
     kind.group_blocks = seed % 2 == 0 ? 1 : 1 + seed % 7;
+    if (seed % 3 == 0) kind.kept_rows = int64_t{1} << seed % 12;
     kind.lags.head = static_cast<int32_t>(random() % 4);
     kind.lags.attention = static_cast<int32_t>(random() % 4);
     kind.lags.expert =
@@ -152,6 +155,7 @@ TEST(Validator, RandomPipelinesKeepEveryRule) {
     kind.pinned_share = random() % 4 == 0 ? 0.5 : 0;
     kind.keep_in_host = random() % 2 == 0;
     kind.group_blocks = seed % 2 == 0 ? 1 : 1 + seed % 7;
+    if (seed % 3 == 0) kind.kept_rows = int64_t{1} << seed % 12;
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(2 + random() % 4);
     PlannedCase c(random, devices, kind, rooms[random() % 5]);

@@ -69,6 +69,55 @@ TEST(Validator, SeesPartsThatDoNotMeet) {
       three);
 }
 
+// Rows of which all have stayed from the forward.
+TEST(Validator, SeesKeptRowsThatGoWrong) {
+  static const Recorded two(false, 2, 2, true, 1, false, false, 1 << 13);
+  const auto kept_of = [](const Task& task) {
+    const auto used = task.used();
+    return std::find_if(used.begin(), used.end(), [](const PageUse& use) {
+      const PageTable& pages = two.made->pages;
+      return pages.classes[pages.pages[use.page].slot_class].kind == PageKind::kKeptRows;
+    });
+  };
+  const auto reads = [&](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kExpertBackward && kept_of(t.task) != t.task.used().end();
+  };
+  const auto sends_gradients = [](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kSend && t.task.phase == Phase::kBackward && t.task.wave >= 0;
+  };
+  const auto hands_out = [](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kDispatchBackward && t.task.rows > 0;
+  };
+  expect_broken(
+      PlanRule::kInputs, "inputs are of another wave",
+      [&](Steps& steps) {
+        Task& t = steps[1][find(steps, reads)].task;
+        ++t.uses[static_cast<size_t>(kept_of(t) - t.used().begin())].page;
+      },
+      two);
+  expect_broken(
+      PlanRule::kInputs, "inputs are sent again",
+      [&](Steps& steps) {
+        const size_t i = find(steps, sends_gradients);
+        const int64_t row = two.made->shape.hidden_size * two.made->shape.dtype_bytes;
+        for (const size_t end : {i, i + 1}) {
+          steps[1][end].task.bytes += steps[1][end].task.rows * row;
+        }
+      },
+      two);
+  expect_broken(
+      PlanRule::kInputs, "inputs are handed out again",
+      [&](Steps& steps) {
+        PlacedTask& placed = steps[1][find(steps, hands_out)];
+        Task& t = placed.task;
+        const int stage = two.made->shape.stage_of(t.layer);
+        t.use(two.made->pages.normed(stage, t.microbatch), Place::on_device(t.device),
+              Access::kRead);
+        placed.slots.push_back(0);
+      },
+      two);
+}
+
 TEST(Validator, SeesSumsInAnotherOrder) {
   const auto begins = [](const PlacedTask& t) {
     return t.task.kind == TaskKind::kRouteBackward && t.task.first;

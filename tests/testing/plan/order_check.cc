@@ -22,6 +22,7 @@ void OrderCheck::begin_step() {
   done_.clear();
   rows_.clear();
   exchange_.clear();
+  stayed_.clear();
   messages_.clear();
   held_.clear();
   computed_.clear();
@@ -141,6 +142,11 @@ bool OrderCheck::possible_height(const Task& task) const {
 void OrderCheck::check_dispatch(const Task& task, Rows& rows) {
   Group& group = begin_group(task);
   group.to = task.peer;
+  const bool inputs_too = task.phase == Phase::kForward || !has_inputs(task, task.peer);
+  const auto used = task.used();
+  const bool reads_inputs = std::any_of(
+      used.begin(), used.end(), [&](const PageUse& use) { return pages_.is_normed(use.page); });
+  if (task.rows > 0 && reads_inputs != inputs_too) fault(task, "hands out other arrays than come");
   if (!group.is_of(task)) fault(task, "is handed out where another group is");
   if (!group.microbatches.insert(task.microbatch).second) fault(task, "is handed out twice");
   group.rows += task.rows;
@@ -167,15 +173,46 @@ void OrderCheck::check_read_rows(const Task& task, Rows& rows) {
   rows.dispatched += task.rows;
 }
 
+bool OrderCheck::is_kind(PageId page, PageKind kind) const {
+  return pages_.classes[pages_.pages[page].slot_class].kind == kind;
+}
+
+// What the forward has left is of this wave and chunk, and of all rows that are copies.
+void OrderCheck::check_kept_rows(const Task& task, const PageUse& use, int64_t copied_rows) {
+  const std::tuple<int64_t, int64_t, int64_t, int> of = {task.layer, task.first_microbatch,
+                                                         task.wave, task.device};
+  if (task.phase == Phase::kForward) {
+    stayed_.insert(of);
+    return;
+  }
+  const Group& inputs = exchange_[use.page];
+  if (!stayed_.contains(of)) fault(task, "reads inputs that have not stayed");
+  if (inputs.phase != Phase::kForward || inputs.layer != task.layer || inputs.wave != task.wave ||
+      inputs.rows != copied_rows) {
+    fault(task, "reads the inputs of other rows");
+  }
+}
+
 // The rows that an expert's group reads: those that its device holds in place, and copies.
 OrderCheck::Group OrderCheck::input_of(const Task& task) {
   const auto held = held_.find(task.device);
   std::vector<Group> parts;
   if (held != held_.end()) parts.push_back(held->second);
+  const bool forward = task.phase == Phase::kForward;
+  const PageUse* kept = nullptr;
+  int64_t copied_rows = 0;
   for (const PageUse& use : task.used()) {
-    const bool inbound =
-        pages_.classes[pages_.pages[use.page].slot_class].kind == PageKind::kInbound;
-    if (inbound) parts.push_back(exchange_[use.page]);
+    const bool stays = is_kind(use.page, PageKind::kKeptRows);
+    if (is_kind(use.page, PageKind::kInbound) || (stays && forward)) {
+      parts.push_back(exchange_[use.page]);
+      copied_rows = parts.back().rows;
+    }
+    if (stays) kept = &use;
+  }
+  if (kept != nullptr) {
+    check_kept_rows(task, *kept, copied_rows);
+  } else if (!forward && copied_rows > 0 && has_inputs(task, task.device)) {
+    fault(task, "leaves the inputs that have stayed");
   }
   if (parts.empty()) return {};
   Group all = parts.front();

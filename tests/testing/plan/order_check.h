@@ -77,6 +77,9 @@ class OrderCheck {
   using Parcels = std::map<int64_t, Group>;
   Group& begin_group(const Task& task);
   int64_t parcel_bytes(const Task& task, const Group& parcel) const;
+  bool has_inputs(const Task& task, int device) const;
+  bool is_kind(PageId page, PageKind kind) const;
+  void check_kept_rows(const Task& task, const PageUse& use, int64_t copied_rows);
   void check_gathered(const Task& task);
   void check_passed_on(const Task& task);
   void check_take(const Task& task);
@@ -116,6 +119,8 @@ class OrderCheck {
   // Each by its phase, layer and first microbatch, from its kIndex on.
   std::map<std::tuple<Phase, int64_t, int64_t>, Rows> rows_;
   std::map<PageId, Group> exchange_;
+  // (layer, first microbatch, wave, device) whose inputs stay in kept rows
+  std::set<std::tuple<int64_t, int64_t, int64_t, int>> stayed_;
   std::map<PageId, Parcels> messages_;
   std::map<int, Group> held_;  // [device] rows that its next group reads in place
   std::set<Done> arrived_;  // kSend: of a microbatch that goes on to the layer, or back from it

@@ -19,11 +19,18 @@ OrderCheck::Group& OrderCheck::begin_group(const Task& task) {
   return parcels.try_emplace(task.first_byte, empty).first->second;
 }
 
-// Inputs, and in the backward output gradients and routing weights; or what experts gave.
+// Whether the device still has the inputs of its rows of the task's wave, from the forward.
+bool OrderCheck::has_inputs(const Task& task, int device) const {
+  return stayed_.contains({task.layer, task.first_microbatch, task.wave, device});
+}
+
+// Inputs, and in the backward output gradients and routing weights; or what experts gave. Inputs
+// that have stayed do not come again.
 int64_t OrderCheck::parcel_bytes(const Task& task, const Group& parcel) const {
   const int64_t row = shape_.hidden_size * shape_.dtype_bytes;
   const bool backward = task.phase == Phase::kBackward;
-  return parcel.rows * ((backward && !parcel.whole ? 2 : 1) * row + (backward ? 4 : 0));
+  const bool inputs_too = backward && !parcel.whole && !has_inputs(task, parcel.to);
+  return parcel.rows * ((inputs_too ? 2 : 1) * row + (backward ? 4 : 0));
 }
 
 // A device's parcels for the devices of another rank leave together.

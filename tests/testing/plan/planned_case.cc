@@ -10,6 +10,7 @@ void StepKind::apply_to(RunShape& shape) const {
   shape.eager_adam = eager;
   shape.pinned_share = pinned_share;
   shape.group_blocks = group_blocks;
+  if (options.same_blocks()) shape.kept_rows = kept_rows;
   shape.zebra = zebra;
   if (shape.sums.expert_shards > 1) shape.sharing = sharing;
   shape.lags = lags;

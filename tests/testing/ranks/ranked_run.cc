@@ -86,6 +86,7 @@ RankedOutcome RankedRun::on(const RankedCase& c) {
   run_.config().train.devices = cpus(c.ranks * c.devices_each);
   run_.config().parallel.place = c.place;
   run_.config().parallel.attention_devices = c.attending;
+  run_.config().parallel.kept_rows = std::to_string(c.kept_rows);
   run_.config().plan = c.plan;
   std::vector<int> endpoint_rank;
   for (int i = 0; i < c.ranks * c.devices_each; ++i) endpoint_rank.push_back(i / c.devices_each);

@@ -20,6 +20,7 @@ struct RankedCase {
   PlaceKind place = PlaceKind::kStep;
   ClipKind clip = ClipKind::kGlobal;
   int64_t attending = 0;  // devices; 0: as many as there are shards
+  int64_t kept_rows = 0;
   PlanOptions plan = {};
   uint64_t seed = 1;
   bool looks = false;                      // evaluates and generates between steps
