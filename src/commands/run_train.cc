@@ -7,6 +7,7 @@
 #include "base/stop_signal.h"
 #include "commands/commands.h"
 #include "commands/train_run.h"
+#include "model/hidden_parts.h"
 #include "parallel/host_name.h"
 #include "preview/chat_date_choice.h"
 #include "preview/layout_choice.h"
@@ -61,6 +62,7 @@ namespace {
 // The plan of a run, which is printed before anything is written.
 struct Prepared {
   std::unique_ptr<HfFolder> folder;
+  ModelConfig model;  // as it is trained
   std::vector<TokenIds> prompts;
 };
 
@@ -68,6 +70,8 @@ Result<Prepared> prepare(const RunConfig& config, bool resume) {
   Prepared prepared;
   ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(config.model.path));
   prepared.folder = std::make_unique<HfFolder>(std::move(folder));
+  ASSIGN_OR_RETURN(prepared.model,
+                   with_hidden_parts(prepared.folder->config(), config.hidden_shares()));
   say_what_is_kept(*prepared.folder, config.optim.correction_speed);
   ASSIGN_OR_RETURN(prepared.prompts, sample_prompts(config, *prepared.folder));
   if (!resume && !config.train.trace_routing.empty()) {
@@ -78,7 +82,7 @@ Result<Prepared> prepare(const RunConfig& config, bool resume) {
 
 Status report_plan(const RunConfig& config, const TrainFlags& flags, const Prepared& prepared,
                    Trace* trace, RankGroup& ranks) {
-  const ModelConfig& model = prepared.folder->config();
+  const ModelConfig& model = prepared.model;
   SessionOptions options = session_options(config, prepared.prompts);
   RETURN_IF_ERROR(ranks.agree(set_frozen(config, model, options)));
   options.trace = trace;

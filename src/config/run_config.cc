@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/number_text.h"
 #include "config/pipeline_config.h"
+#include "config/sharing_config.h"
 #include "config/zebra_config.h"
 #include "kernels/ops.h"
 
@@ -305,28 +306,13 @@ Status RunConfig::validate_for_training() const {
   return check_gpus();
 }
 
-namespace {
-
-// Several devices compute parts of an expert's gradient only where it is summed by shards.
-Status check_sharing(const RunConfig& c) {
-  const int64_t shards = c.sums().shards;
-  const bool by_shards = shards > 1 && c.train.expert_shards == shards;
-  if (c.parallel.sharing != Sharing::kData || by_shards) return Status();
-  return refuse("parallel.sharing", toml_string("data"),
-                strf("needs train.expert_shards = %lld, as many as train.shards and 2 at least, "
-                     "which changes bits; rows and auto do not",
-                     (long long)std::max<int64_t>(shards, 2)));
-}
-
-}  // namespace
-
 Status RunConfig::check_sums() const {
   constexpr int64_t kMaxShards = 64;
   const Train& t = train;
   RETURN_IF_ERROR(check_range("train.chunks", t.chunks, 1, INT64_MAX));
   RETURN_IF_ERROR(check_range("train.shards", t.shards, 0, kMaxShards));
   RETURN_IF_ERROR(check_range("train.expert_shards", t.expert_shards, 1, kMaxShards));
-  if (t.micro_batch_tokens == 0) return Status();  // chosen so that they divide
+  if (t.micro_batch_tokens == 0) return check_sharing(*this);  // chosen so that they divide
   if (micro_batches() % t.chunks != 0) {
     return refuse("train.chunks", std::to_string(t.chunks),
                   strf("must divide the step's %lld microbatches", (long long)micro_batches()));

@@ -99,6 +99,7 @@ struct RunConfig {
     ShareKind shares = ShareKind::kSpeed;
     PlaceKind place = PlaceKind::kStep;
     Sharing sharing = Sharing::kAuto;
+    std::vector<std::string> hidden_shares = {};
     int64_t migrate_steps = 0;
     double deadline_s = 60;
     double work_s = 14400;
@@ -178,6 +179,7 @@ struct RunConfig {
   static std::string saved_chat_date(const std::string& toml);
   // train.freeze of a text that to_toml() made.
   static std::vector<std::string> saved_freeze(const std::string& toml);
+  static std::vector<int64_t> saved_hidden_shares(const std::string& toml);
   // The first option that affects results and differs from the same one in `toml`, a text that
   // to_toml() made: "optim.beta1 is 0.9, was 0.8"; "" when there is none. An option that the text
   // does not have, since its build had not, was at its default. One that this build does not have
@@ -253,6 +255,8 @@ struct RunConfig {
   std::vector<int64_t> offloaded() const;
   Lags lags() const;
   int64_t kept_rows() const;  // parallel.kept_rows; likewise
+  // The shares of experts' parts (model/hidden_parts.h); none: experts are whole.
+  std::vector<int64_t> hidden_shares() const;
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
 };
 

@@ -104,8 +104,30 @@ void declare_train(RunConfig& c, OptionTable& t) {
         "for each NUMA node");
 }
 
+void declare_sharing(RunConfig& c, OptionTable& t) {
+  t.add("shares", c.parallel.shares, {"speed", "uniform", "measured"}, kRunOnly,
+        "what devices of unequal speed have of microbatches and experts: speed: in proportion to "
+        "what train.devices says of it; uniform: as much as the others; measured: in proportion to "
+        "what they do in the run, also when that changes");
+  t.add("place", c.parallel.place, {"step", "home"}, kRunOnly,
+        "where an expert is computed: step: by its tokens in each step, so that all devices end "
+        "together; home: always on the same device, as where all weights stay on devices or "
+        "memory.pin is set");
+  t.add("sharing", c.parallel.sharing, {"auto", "rows", "data", "model"}, kRunOnly,
+        "what travels between devices where train.expert_shards are train.shards and experts need "
+        "not be at home: rows: to their expert; data: the expert's weights, to each device that "
+        "attends to rows of it, which computes these; auto: for each expert and device what has "
+        "fewer bytes, where all devices attend; model: rows, to all devices, since each has a part "
+        "of every expert");
+  t.add("hidden_shares", c.parallel.hidden_shares, kResults,
+        "model: shares of an expert's hidden columns, one for each device in their order, by its "
+        "speed; what the parts give is added in this order, whoever computes them",
+        "shares");
+}
+
 void declare_parallel(RunConfig& c, OptionTable& t) {
-  t.section("parallel", "Devices, and what each of them does; none of it changes a bit");
+  t.section("parallel",
+            "Devices, and what each of them does; none of it changes a bit but hidden_shares");
   t.add("layout", c.parallel.layout, {"auto", "experts", "zebra", "pipeline"}, kRunOnly,
         "order of the devices' work: experts: all compute a layer's experts together; zebra: "
         "devices that attend and those with the experts work at different train.chunks at a time; "
@@ -139,19 +161,7 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "sends to one other at a time, and takes from one, so that none waits for another's "
         "receiver (Aurora); halo: between processes in one message to each device's counterpart, "
         "which passes them on (Piper); auto: flat, or what a plan of the cluster has chosen");
-  t.add("shares", c.parallel.shares, {"speed", "uniform", "measured"}, kRunOnly,
-        "what devices of unequal speed have of microbatches and experts: speed: in proportion to "
-        "what train.devices says of it; uniform: as much as the others; measured: in proportion to "
-        "what they do in the run, also when that changes");
-  t.add("place", c.parallel.place, {"step", "home"}, kRunOnly,
-        "where an expert is computed: step: by its tokens in each step, so that all devices end "
-        "together; home: always on the same device, as where all weights stay on devices or "
-        "memory.pin is set");
-  t.add("sharing", c.parallel.sharing, {"auto", "rows", "data"}, kRunOnly,
-        "what travels between devices where train.expert_shards are train.shards and experts need "
-        "not be at home: rows: to their expert; data: the expert's weights, to each device that "
-        "attends to rows of it, which computes these; auto: for each expert and device what has "
-        "fewer bytes, where all devices attend");
+  declare_sharing(c, t);
   t.add("migrate_steps", c.parallel.migrate_steps, kRunOnly,
         "interval at which experts may exchange homes, where devices or processes have had unequal "
         "numbers of rows and that pays; 0: homes stay",

@@ -71,6 +71,9 @@ Status check_zebra_run(const RunConfig& c) {
   if (c.plan.microbatch_major || c.plan.padded_experts) {
     return needs("has an order of its own; unset plan.microbatch_major and plan.padded_experts");
   }
+  if (c.parallel.sharing == Sharing::kModel) {
+    return needs("has devices without experts; unset parallel.sharing = model");
+  }
   if (c.train.chunks >= 2) return Status();
   return Status(Exit::kMismatch,
                 strf("parallel.layout = zebra: a step has %lld train.chunks, and two at least can "

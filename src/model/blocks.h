@@ -35,11 +35,12 @@ struct GroupRows {
   int64_t first = 0, at = 0, count = 0, padding = 0;
   int64_t computed() const { return count + padding; }
 };
-// An expert of a group.
+// An expert of a group, or a part of one.
 struct GroupExpert {
   const void* weights = nullptr;
   GroupRows rows;
   bool first = false;    // these are its first rows: its gradient begins here
+  int64_t columns = 0;   // f, or of its part
   float* gradient = nullptr;  // training; nullptr: no expert of the group trains
 };
 
@@ -145,8 +146,9 @@ class Blocks {
   void pack_rows(std::span<const RowRun> runs, int64_t group_rows, int64_t parcel_rows,
                  const void* outbound, void* parcel, bool backward, Stream& s) const;
   // The experts of a group, whose rows follow one another in inbound, or without it are where
-  // locate() found them. An expert's output, and the gradient of its input, are rounded to the
-  // compute dtype, as a row that leaves the expert's device.
+  // locate() found them. Neighbours of equal columns are multiplied together. An expert's output,
+  // and the gradient of its input, are rounded to the compute dtype, as a row that leaves the
+  // expert's device.
   void experts(int64_t layer, std::span<const GroupExpert> group, const Inbound& inbound,
                void* outbound, const ExpertSpace& w, Stream& s) const;
   void experts_backward(int64_t layer, std::span<const GroupExpert> group, const Inbound& inbound,
@@ -200,14 +202,26 @@ class Blocks {
   // The MLP's first half: rows (T, d) -> m.gate_up (T, 2f), m.act (T, f)
   void mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
                  const MlpSpace& m, Stream& s) const;
-  // (n, 2f) for a group's rows: the layer's own memory if it is saved, else the common one.
+  // Neighbours in a group that have equal columns, f; n rows, of which the first is the group's
+  // row `at`. `experts`: with rows from there on.
+  struct EqualExperts {
+    std::vector<GroupExpert> experts;
+    int64_t at = 0, n = 0, f = 0;
+  };
+  static std::vector<EqualExperts> equal_experts(std::span<const GroupExpert> group);
+  // (n, 2f) for such rows: the layer's own memory if it is saved, else the common one.
   void* gate_up_of(int64_t layer, std::span<const GroupExpert> group, const ExpertSpace& w) const;
   // What the experts of a group read.
   struct ExpertInput {
     InputRows rows;
     InputRows gradients;  // of their outputs; training
     const float* scale;   // routing weights; training
+    ExpertInput from(int64_t row, int64_t row_bytes) const {
+      return {rows.from(row, row_bytes), gradients.from(row, row_bytes), scale + row};
+    }
   };
+  void experts_backward(int64_t layer, const EqualExperts& group, const ExpertInput& input,
+                        void* outbound, float* dscale, const ExpertSpace& w, Stream& s) const;
   ExpertInput expert_input(int64_t group_rows, const Inbound& inbound, const ExpertSpace& w) const;
   SwigluShape swiglu_shape() const;  // of experts
   // The experts' weights, or gradients, from an element of their records on. bias: likewise, -1:
@@ -259,7 +273,7 @@ class Blocks {
   int64_t mixed_dim(int64_t layer) const;
   // Adds what biases give to the gradients of routing weights, (n) at dscale, and theirs to the
   // experts'. dgate_up (n, 2f), dout (n, d), scale (n), n the group's rows; overwrites w.dact.
-  void expert_biases_backward(std::span<const GroupExpert> group, const void* dgate_up,
+  void expert_biases_backward(const EqualExperts& group, const void* dgate_up,
                               const ExpertInput& input, float* dscale, const ExpertSpace& w,
                               Stream& s) const;
   void add_attention(int64_t layer, const void* weights, const void* x, void* middle,

@@ -386,6 +386,7 @@ ModelShape model_shape(const ModelConfig& config) {
   shape.router_correction = config.router_correction;
   shape.router_bias = config.family->router_bias;
   shape.expert_bias = config.family->limited_experts;
+  shape.parts = config.parts;
   return shape;
 }
 

@@ -34,6 +34,7 @@ struct ModelConfig {
   double query_scale = 1.0;
   int64_t intermediate_size = 0;  // ffn of dense layers
   int64_t moe_intermediate_size = 0;  // ffn of one expert
+  HiddenParts parts = {};  // of experts in a run (model/hidden_parts.h); no file has them
   int64_t shared_intermediate_size = 0;  // ffn of the expert that every token visits; 0: none
   bool shared_gate = false;       // it is weighted by a sigmoid of the token
   int64_t num_experts = 0;

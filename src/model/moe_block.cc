@@ -249,8 +249,22 @@ void* Blocks::gate_up_of(int64_t layer, std::span<const GroupExpert> group,
   for (const GroupExpert& e : group) {
     CHECK(e.rows.padding == 0, "rows beyond the layer's have no place where it keeps them");
   }
+  // Places for the most columns that an expert has, whichever it is.
   return at(w.kept_gate_up[static_cast<size_t>(layer)],
-            group.front().rows.first * 2 * c_.moe_intermediate_size);
+            group.front().rows.first * 2 * c_.parts.most_columns(c_.moe_intermediate_size));
+}
+
+std::vector<Blocks::EqualExperts> Blocks::equal_experts(std::span<const GroupExpert> group) {
+  std::vector<EqualExperts> equal;
+  for (GroupExpert e : group) {
+    if (equal.empty() || equal.back().f != e.columns) {
+      equal.push_back({{}, e.rows.at, 0, e.columns});
+    }
+    equal.back().n += e.rows.computed();
+    e.rows.at -= equal.back().at;
+    equal.back().experts.push_back(e);
+  }
+  return equal;
 }
 
 SwigluShape Blocks::swiglu_shape() const {
@@ -278,76 +292,93 @@ std::vector<RowsOfGradient> Blocks::gradients_of(std::span<const GroupExpert> gr
   return gradients;
 }
 
-// Where the tensors of an expert's record lie (TensorTable), in elements; -1: it has no biases.
+// Where the tensors of an expert's record of f columns lie (TensorTable), in elements; -1: it has
+// no biases.
 namespace {
 struct ExpertOffsets {
   int64_t down = 0, gate_up_bias = -1, down_bias = -1;
 };
 
-ExpertOffsets expert_offsets(const ModelConfig& c) {
-  const int64_t matrix = c.hidden_size * c.moe_intermediate_size;
+ExpertOffsets expert_offsets(const ModelConfig& c, int64_t f) {
+  const int64_t matrix = c.hidden_size * f;
   ExpertOffsets o{.down = 2 * matrix};
   if (!c.family->limited_experts) return o;
   o.gate_up_bias = 3 * matrix;
-  o.down_bias = o.gate_up_bias + 2 * c.moe_intermediate_size;
+  o.down_bias = o.gate_up_bias + 2 * f;
   return o;
 }
 }  // namespace
 
 void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const Inbound& inbound,
                      void* outbound, const ExpertSpace& w, Stream& s) const {
-  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
-  const ExpertOffsets o = expert_offsets(c_);
-  void* gate_up = gate_up_of(layer, group, w);
-  ops_.grouped_linear(dt_, expert_input(n, inbound, w).rows, weights_of(group, 0, o.gate_up_bias),
-                      d, 2 * f, dt_, gate_up, s);
-  ops_.swiglu(dt_, swiglu_shape(), gate_up, n, f, w.act, s);
-  ops_.grouped_linear(dt_, w.act, weights_of(group, o.down, o.down_bias), f, d, dt_, outbound, s);
+  const int64_t d = c_.hidden_size, row_bytes = d * dtype_bytes(dt_);
+  const ExpertInput all = expert_input(computed_rows(group), inbound, w);
+  for (const EqualExperts& part : equal_experts(group)) {
+    const int64_t f = part.f, n = part.n;
+    const ExpertOffsets o = expert_offsets(c_, f);
+    void* gate_up = gate_up_of(layer, part.experts, w);
+    ops_.grouped_linear(dt_, all.rows.from(part.at, row_bytes),
+                        weights_of(part.experts, 0, o.gate_up_bias), d, 2 * f, dt_, gate_up, s);
+    ops_.swiglu(dt_, swiglu_shape(), gate_up, n, f, w.act, s);
+    ops_.grouped_linear(dt_, w.act, weights_of(part.experts, o.down, o.down_bias), f, d, dt_,
+                        at(outbound, part.at * d), s);
+  }
 }
 
 void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
                               const Inbound& inbound, void* outbound, const ExpertSpace& w,
                               Stream& s) const {
-  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
-  const ExpertOffsets o = expert_offsets(c_);
-  const std::vector<RowsOfWeight> gate_ups = weights_of(group, 0),
-                                  downs = weights_of(group, o.down);
-  const ExpertInput input = expert_input(n, inbound, w);
+  const int64_t d = c_.hidden_size, n = computed_rows(group);
+  const ExpertInput all = expert_input(n, inbound, w);
   auto* dscale = static_cast<float*>(at(outbound, outbound_scale(n, d)));
-  void* gate_up = gate_up_of(layer, group, w);
+  for (const EqualExperts& part : equal_experts(group)) {
+    experts_backward(layer, part, all.from(part.at, d * dtype_bytes(dt_)),
+                     at(outbound, part.at * d), dscale + part.at, w, s);
+  }
+}
+
+void Blocks::experts_backward(int64_t layer, const EqualExperts& group, const ExpertInput& input,
+                              void* outbound, float* dscale, const ExpertSpace& w,
+                              Stream& s) const {
+  const int64_t d = c_.hidden_size, f = group.f, n = group.n;
+  const std::vector<GroupExpert>& experts = group.experts;
+  const ExpertOffsets o = expert_offsets(c_, f);
+  void* gate_up = gate_up_of(layer, experts, w);
   if (gate_up == w.gate_up) {
-    ops_.grouped_linear(dt_, input.rows, weights_of(group, 0, o.gate_up_bias), d, 2 * f, dt_,
+    ops_.grouped_linear(dt_, input.rows, weights_of(experts, 0, o.gate_up_bias), d, 2 * f, dt_,
                         gate_up, s);
   }
-  ops_.grouped_linear_backward_input(dt_, input.gradients, downs, f, d, dt_, w.dact, s);
+  ops_.grouped_linear_backward_input(dt_, input.gradients, weights_of(experts, o.down), f, d, dt_,
+                                     w.dact, s);
   ops_.swiglu_backward(dt_, swiglu_shape(), gate_up, w.dact, input.scale, n, f, gate_up, w.act,
                        dscale, s);
   if (o.down_bias >= 0) expert_biases_backward(group, gate_up, input, dscale, w, s);
-  if (group.front().gradient != nullptr) {
-    ops_.grouped_linear_backward_weight(dt_, input.gradients, w.act, gradients_of(group, o.down), f,
-                                        d, s);
-    ops_.grouped_linear_backward_weight(dt_, gate_up, input.rows, gradients_of(group, 0), d, 2 * f,
-                                        s);
+  if (experts.front().gradient != nullptr) {
+    ops_.grouped_linear_backward_weight(dt_, input.gradients, w.act, gradients_of(experts, o.down),
+                                        f, d, s);
+    ops_.grouped_linear_backward_weight(dt_, gate_up, input.rows, gradients_of(experts, 0), d,
+                                        2 * f, s);
   }
-  ops_.grouped_linear_backward_input(dt_, gate_up, gate_ups, d, 2 * f, dt_, outbound, s);
+  ops_.grouped_linear_backward_input(dt_, gate_up, weights_of(experts, 0), d, 2 * f, dt_, outbound,
+                                     s);
 }
 
 // A row of the output is weighted with its bias, so dout times the bias is part of the weight's
 // gradient. A width of 2 (ModelConfig) makes room for (n) in w.dact.
-void Blocks::expert_biases_backward(std::span<const GroupExpert> group, const void* dgate_up,
+void Blocks::expert_biases_backward(const EqualExperts& group, const void* dgate_up,
                                     const ExpertInput& input, float* dscale, const ExpertSpace& w,
                                     Stream& s) const {
-  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
-  const ExpertOffsets o = expert_offsets(c_);
-  if (group.front().gradient != nullptr) {
-    ops_.grouped_bias_backward(dt_, dgate_up, nullptr, gradients_of(group, o.gate_up_bias), 2 * f,
-                               s);
-    ops_.grouped_bias_backward(dt_, input.gradients, input.scale, gradients_of(group, o.down_bias),
-                               d, s);
+  const int64_t d = c_.hidden_size, f = group.f, n = group.n;
+  const ExpertOffsets o = expert_offsets(c_, f);
+  if (group.experts.front().gradient != nullptr) {
+    ops_.grouped_bias_backward(dt_, dgate_up, nullptr, gradients_of(group.experts, o.gate_up_bias),
+                               2 * f, s);
+    ops_.grouped_bias_backward(dt_, input.gradients, input.scale,
+                               gradients_of(group.experts, o.down_bias), d, s);
   }
   auto* of_bias = static_cast<float*>(w.dact);
-  ops_.grouped_linear(dt_, input.gradients, weights_of(group, o.down_bias), d, 1, DType::kF32,
-                      of_bias, s);
+  ops_.grouped_linear(dt_, input.gradients, weights_of(group.experts, o.down_bias), d, 1,
+                      DType::kF32, of_bias, s);
   ops_.add(DType::kF32, dscale, DType::kF32, of_bias, n, dscale, s);
 }
 

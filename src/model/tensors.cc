@@ -41,8 +41,11 @@ std::string RecordSpec::name() const {
     case RecordKind::kEmbedding: return "embedding";
     case RecordKind::kHead: return "head";
     case RecordKind::kLayer: return strf("layer %lld", (long long)layer);
-    case RecordKind::kExpert:
-      return strf("layer %lld, expert %lld", (long long)layer, (long long)expert);
+    case RecordKind::kExpert: {
+      const std::string whole =
+          strf("layer %lld, expert %lld", (long long)layer, (long long)(expert / parts));
+      return parts == 1 ? whole : whole + strf(", part %lld", (long long)(expert % parts));
+    }
   }
   return "";
 }
@@ -194,8 +197,8 @@ void TableBuilder::layer(const ModelConfig& c, int64_t layer) {
 void TableBuilder::expert(const ModelConfig& c, int64_t layer, int64_t expert) {
   const FamilySpec& family = *c.family;
   const std::string prefix =
-      layer_prefix(layer) + strf("%s.%lld.", family.experts, (long long)expert);
-  plain_mlp(family, prefix, c.hidden_size, c.moe_intermediate_size);
+      layer_prefix(layer) + strf("%s.%lld.", family.experts, (long long)(expert / c.parts.count()));
+  plain_mlp(family, prefix, c.hidden_size, c.parts.columns_at(expert, c.moe_intermediate_size));
   if (family.limited_experts) mlp_biases(prefix, c.hidden_size, c.moe_intermediate_size);
 }
 
@@ -208,6 +211,7 @@ void TableBuilder::head(const ModelConfig& c) {
 void TableBuilder::add_record(const ModelConfig& c, const ModelRecord& record) {
   table_.records.push_back({record.kind, record.layer, record.expert,
                             static_cast<int64_t>(table_.tensors.size())});
+  table_.records.back().parts = c.parts.count();
   switch (record.kind) {
     case RecordKind::kEmbedding: embedding(c); break;
     case RecordKind::kLayer: layer(c, record.layer); break;
@@ -256,7 +260,10 @@ int64_t TensorTable::active_parameters(const ModelConfig& config) const {
   int64_t total = total_parameters();
   for (int64_t l = 0; l < config.num_layers; ++l) {
     if (!config.is_moe_layer(l)) continue;
-    total -= (config.num_experts - config.experts_per_token) * records[expert(l, 0)].num_elements;
+    const int64_t idle = config.num_experts - config.experts_per_token;
+    for (int64_t p = 0; p < config.parts.count(); ++p) {
+      total -= idle * records[expert(l, p)].num_elements;
+    }
   }
   return total;
 }

@@ -2,9 +2,9 @@
 // Allocation, byte counts, checkpoint reading and writing, initialisation and the optimizer all
 // walk this table.
 //
-// A record is the unit of paging: one expert, or the dense part of one layer, or the embedding, or
-// the head. Its tensors lie behind each other, in table order and without gaps, in each of its
-// pages:
+// A record is the unit of paging: one expert, or a part of one (HiddenParts), or the dense part of
+// one layer, or the embedding, or the head. Its tensors lie behind each other, in table order and
+// without gaps, in each of its pages:
 //   weights   num_elements of the compute dtype       (what devices multiply with)
 //   state     fp32 master, m, v: 3 x num_elements     (what the optimizer updates)
 //   gradient  num_elements of the compute dtype
@@ -65,7 +65,8 @@ enum class TensorRole : uint8_t {
 };
 
 struct TensorSpec {
-  std::string name;            // name on the hub, with one tensor for each expert
+  // Name on the hub, with one tensor for each expert. The parts of an expert have the same names.
+  std::string name;
   TensorRole role = TensorRole::kEmbedding;
   std::vector<int64_t> shape;
   int64_t record = 0;          // index into TensorTable::records
@@ -87,10 +88,11 @@ void join_correction(const float* parts, int64_t n, float* correction);
 struct RecordSpec {
   RecordKind kind = RecordKind::kExpert;
   int64_t layer = -1;   // kLayer, kExpert
-  int64_t expert = -1;  // kExpert
+  int64_t expert = -1;  // kExpert; its place, where experts have parts (HiddenParts)
   int64_t first_tensor = 0, num_tensors = 0;
   int64_t num_elements = 0;
-  std::string name() const;  // "layer 3, expert 17"
+  int64_t parts = 1;         // of an expert
+  std::string name() const;  // "layer 3, expert 17", or "layer 3, expert 17, part 1"
 };
 
 // How many roles there are; a record has at most one tensor of each.
@@ -106,7 +108,7 @@ struct TensorTable {
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }
   int64_t layer(int64_t layer) const { return layer_record_[layer]; }
-  // REQUIRES: a MoE layer.
+  // REQUIRES: a MoE layer. expert: the place, where experts have parts.
   int64_t expert(int64_t layer, int64_t expert) const { return layer_record_[layer] + 1 + expert; }
   // The tensor of this role in a record, or -1.
   int64_t find(int64_t record, TensorRole role) const;

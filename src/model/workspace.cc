@@ -176,8 +176,8 @@ void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const Wo
   loss_sums = arena.take<double>(m);
   experts = arena.take<int32_t>(n * k);
   weights = arena.take<float>(n * k);
-  rows = arena.take<int32_t>(n * k);
-  choices = arena.take<int32_t>(n * k);
+  rows = arena.take<int32_t>(n * k * model.parts.count());
+  choices = arena.take<int32_t>(n * k * model.parts.count());
   scale = arena.take<float>(size.group_rows());
   counts = arena.take<int32_t>(m * e);
   prob_sums = arena.take<double>(m * e);
@@ -259,7 +259,8 @@ void Workspace::lay_out_training(WorkspaceArena& arena, const ModelShape& model,
 
 void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
                           const WorkspaceSize& size) {
-  const int64_t block = size.group_rows() * model.expert_ffn * dtype_bytes(size.dtype);
+  const int64_t columns = model.parts.most_columns(model.expert_ffn), parts = model.parts.count();
+  const int64_t block = size.group_rows() * columns * dtype_bytes(size.dtype);
   gate_up = arena.take_bytes(2 * block);
   act = arena.take_bytes(block);
   input_rows = arena.take<const void*>(size.group_rows());
@@ -274,7 +275,8 @@ void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
     for (int64_t l = 0; l < model.num_layers(); ++l) {
       elements = std::max(elements, layer_parameters(model, l).expert);
     }
-    grad = arena.take<float>(std::min(size.group_blocks, model.num_experts) * elements);
+    if (parts > 1 && elements > 0) elements = 3 * model.hidden_size * columns;
+    grad = arena.take<float>(std::min(size.group_blocks, model.num_experts * parts) * elements);
   }
   const int64_t records = size.records > 0 ? size.records : std::ssize(model_records(model));
   square_sums = arena.take<double>(records);
@@ -284,8 +286,7 @@ void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
   for (int64_t l = size.first_kept(model.num_layers()); l < model.num_layers(); ++l) {
     if (!model.is_moe[static_cast<size_t>(l)]) continue;
     kept_gate_up[static_cast<size_t>(l)] = arena.take_bytes(
-        size.tokens() * model.experts_per_token * 2 * model.expert_ffn *
-        dtype_bytes(size.dtype));
+        size.tokens() * model.experts_per_token * parts * 2 * columns * dtype_bytes(size.dtype));
   }
 }
 

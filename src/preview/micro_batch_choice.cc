@@ -24,7 +24,8 @@ Status take_saved(RunConfig& config) {
 
 // What the planner chooses for this machine.
 Result<int64_t> planned_tokens(const RunConfig& config, const MachineSheet& machine, int ranks) {
-  ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
+  ASSIGN_OR_RETURN(ModelSizes model, read_model_sizes(config.model.path));
+  RETURN_IF_ERROR(model.cut_experts(config.hidden_shares()));
   RunConfig planned = config;
   const DeviceBudget budget = config.device_budget();
   std::vector<MemorySize> device;

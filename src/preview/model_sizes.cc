@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "model/hidden_parts.h"
 #include "model/json.h"
 
 namespace pagoda {
@@ -29,6 +30,12 @@ Result<ModelSizes> parse_model_sizes(const std::string& json, const std::string&
   ASSIGN_OR_RETURN(model.shape, checked(model_shape(config), where));
   model.config = std::move(config);
   return model;
+}
+
+Status ModelSizes::cut_experts(std::span<const int64_t> shares) {
+  ASSIGN_OR_RETURN(config, with_hidden_parts(std::move(config), shares));
+  shape.parts = config.parts;
+  return Status();
 }
 
 Result<ModelSizes> read_model_sizes(const std::string& path) {

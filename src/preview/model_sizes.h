@@ -1,6 +1,8 @@
 // Reads from a config.json the sizes that planning needs.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "model/model_config.h"
@@ -12,6 +14,9 @@ struct ModelSizes {
   std::string family;  // model_type
   ModelShape shape;
   ModelConfig config;
+
+  // Cuts the experts as parallel.hidden_shares says. Returns the errors of with_hidden_parts().
+  Status cut_experts(std::span<const int64_t> shares);
 };
 
 // kBadData naming `where`, the field and what it may be.

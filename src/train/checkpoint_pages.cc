@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "config/run_config.h"
+#include "model/hidden_parts.h"
 #include "parallel/host_name.h"
 #include "train/run_setup.h"
 #include "train/session.h"
@@ -71,7 +72,12 @@ std::vector<PageSpec> specs_of(const RunShape& shape, const PageTable& pages,
 }  // namespace
 
 Result<ModelConfig> model_of(const RunCheckpoint& checkpoint) {
-  return ModelConfig::parse(checkpoint.model_json, "the checkpoint's config.json");
+  ASSIGN_OR_RETURN(ModelConfig config,
+                   ModelConfig::parse(checkpoint.model_json, "the checkpoint's config.json"));
+  const auto cut = with_hidden_parts(std::move(config),
+                                     RunConfig::saved_hidden_shares(checkpoint.resolved_config));
+  if (!cut.ok()) return names_other_pages(checkpoint);
+  return cut;
 }
 
 DType saved_dtype(const RunCheckpoint& checkpoint) {

@@ -76,6 +76,9 @@ Executor::Executor(Setup setup)
   }
   for (size_t r = 0; r < setup_.table.records.size(); ++r) {
     spans_.push_back(spans_of(static_cast<int64_t>(r)));
+    const RecordSpec& record = setup_.table.records[r];
+    if (record.kind != RecordKind::kExpert) continue;
+    expert_elements_ = std::max(expert_elements_, record.num_elements);
   }
   optimizer_ = make_host_stream({"optimizer", WorkKind::kOptimizer, setup_.trace},
                                 std::make_shared<ThreadPool>(setup_.optimizer_threads));
@@ -364,10 +367,12 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
   const auto add = [&](const Task& t, const Lease& pages) {
     float* gradient = gradient_sum(t, pages).data;  // none where nothing is trained
     if (gradient == nullptr && space.grad != nullptr && any_trains) {
-      gradient = space.grad + t.gradient * setup_.table.records[t.record].num_elements;
+      gradient = space.grad + t.gradient * expert_elements_;
     }
-    group.push_back({pages.data(0), {t.first_row, t.block_row, t.rows, t.padding}, t.first,
-                     gradient});
+    const int64_t columns =
+        setup_.config.parts.columns_at(t.expert, setup_.config.moe_intermediate_size);
+    group.push_back(
+        {pages.data(0), {t.first_row, t.block_row, t.rows, t.padding}, t.first, columns, gradient});
   };
   for (const Joined& other : joined_) {
     if (other.task.kind != TaskKind::kReadRows) add(other.task, other.lease);
@@ -389,9 +394,7 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
   const RecordSpec& record = setup_.table.records[task.record];
   float* grad = gradient_sum(task, lease).data;
-  if (grad == nullptr) {
-    grad = experts_[own(task)].grad + task.gradient * record.num_elements;
-  }
+  if (grad == nullptr) grad = experts_[own(task)].grad + task.gradient * expert_elements_;
   if (record.kind == RecordKind::kEmbedding) grad += setup_.config.hidden_size;
   clear_frozen(task, grad, s);
   double* square_sum = experts_[own(task)].square_sums + task.record;

@@ -105,8 +105,8 @@ class Executor {
   // Copies the input of a pass of generation to the devices of the rank that attend to it. The
   // tasks of the pass follow.
   void begin_pass(const GenerationPass& pass);
-  // Sets the tokens per expert of a layer and of those microbatches that are taken through its
-  // experts together, for the tasks of these.
+  // Sets the tokens per expert of a layer, or per part of one, and of those microbatches that are
+  // taken through its experts together, for the tasks of these.
   void set_routing(int64_t layer, int64_t first_microbatch, const LayerRouting& routing);
   // Runs the piece's tasks. kAdam tasks apply what `ledger` has pending for their record; pages
   // they write become `generation`.
@@ -252,6 +252,7 @@ class Executor {
   std::vector<int> pass_microbatch_;  // [device] of a pass of generation, that it attends to; or -1
   std::vector<ExpertSpace> experts_;  // [device]
   std::vector<std::vector<AdamSpan>> spans_;  // [record]
+  int64_t expert_elements_ = 0;               // of the largest expert, or part of one
   // [record] the squared norm of its gradient, in memory that the host reads; valid when the
   // gradient's page is.
   std::vector<double> square_sums_;

@@ -13,7 +13,7 @@ void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerR
   RoutedRows& rows = routed_[layer][first_microbatch];
   rows = {routing, layer_waves(*setup_.shape, layer, routed, routing)};
   LayerRouting& first = rows.first_row;
-  const int64_t choices = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
+  const int64_t choices = setup_.size.microbatch_tokens * setup_.shape->experts_per_token;
   int64_t row = first_microbatch * choices;
   for (size_t e = 0; e < routing.front().size(); ++e) {
     for (size_t b = 0; b < routing.size(); ++b) {
@@ -21,7 +21,7 @@ void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerR
       row += routing[b][e];
     }
   }
-  CHECK(row <= tokens_ * setup_.config.experts_per_token, "routing of %lld rows", (long long)row);
+  CHECK(row <= tokens_ * setup_.shape->experts_per_token, "routing of %lld rows", (long long)row);
 }
 
 Transfer Executor::next_transfer(const Task& task, Channels& channels) const {
@@ -144,8 +144,15 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   for (size_t i = 0; i < first.size(); ++i) {
     const int64_t b = task.microbatch + static_cast<int64_t>(i);
     if (attending(task.layer, b) != task.device) continue;
-    setup_.ops[own(task)]->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
-                                      first[i].data(), step.rows, step.choices, s);
+    // Rows of an expert's parts are the same, and have places of their own.
+    const auto e = static_cast<size_t>(setup_.config.num_experts);
+    const size_t parts = first[i].size() / e;
+    std::vector<int64_t> first_of_part(e);
+    for (size_t p = 0; p < parts; ++p) {
+      for (size_t x = 0; x < e; ++x) first_of_part[x] = first[i][x * parts + p];
+      setup_.ops[own(task)]->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
+                                        first_of_part.data(), step.rows, step.choices, s);
+    }
     if (!lanes_.empty()) chosen_read_[own(task) * setup_.size.microbatches + b] = s.record();
   }
   if (lanes_.empty()) return;

@@ -32,7 +32,7 @@ Result<LayerRouting> PassRunner::read_routing(int64_t layer, Microbatches microb
     ASSIGN_OR_RETURN(const Executor::Routed routed, session_.executor().read_routing(layer, b));
     routing.emplace_back(routed.counts.begin(), routed.counts.end());
   }
-  return routing;
+  return routing_of_parts(routing, session_.shape().expert_parts);
 }
 
 Status PassRunner::run_tasks(bool with_logits) {

@@ -51,12 +51,13 @@ int64_t step_bytes(const ModelConfig& config, const WorkspaceSize& size, const P
                    int devices) {
   constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6, kBlockBytes = 1280, kPartBytes = 640;
   // With padding every expert may have to compute all tokens of the step.
-  const int64_t rows = size.tokens() *
-                       (plan.padded_experts ? config.num_experts : config.experts_per_token);
-  const int64_t blocks =
-      div_ceil(rows, kRowBlock) + config.num_experts + 4 * size.microbatches;
+  const int64_t experts = config.num_experts * config.parts.count();
+  const int64_t rows =
+      size.tokens() *
+      (plan.padded_experts ? experts : config.experts_per_token * config.parts.count());
+  const int64_t blocks = div_ceil(rows, kRowBlock) + experts + 4 * size.microbatches;
   // The first microbatch's part of a block counts as the block.
-  const int64_t parts = config.num_experts * (size.microbatches - 1);
+  const int64_t parts = experts * (size.microbatches - 1);
   // Rows that another device attends to are put together, sent, received and placed, and back.
   const int64_t tasks = kTasksPerBlock * devices;
   return size.tokens() * kTokenBytes * 4 + 2 * (blocks * tasks + 4 * parts) * kTaskBytes +

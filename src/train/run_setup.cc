@@ -218,10 +218,21 @@ void RunSetup::deal_sequences(int64_t sequences, int64_t most) {
 
 namespace {
 
+// [place] the device of each part of a layer's experts: the first has the first parts, and so on;
+// where there are more parts than devices these are dealt again.
+std::vector<int> part_homes(const ModelShape& model, const RunSetup& setup) {
+  std::vector<int> homes;
+  for (int64_t i = 0; i < model.num_experts * model.parts.count(); ++i) {
+    homes.push_back(static_cast<int>(i % model.parts.count() % setup.num_devices()));
+  }
+  return homes;
+}
+
 // [expert] the device of each of a layer's experts.
 std::vector<int> expert_homes(const ModelShape& model, const RunSetup& setup,
                               const RunShape& shape, int64_t layer) {
   const int64_t experts = model.num_experts;
+  if (model.parts.count() > 1) return part_homes(model, setup);
   // Those of the layer's stage: that have experts, and that have what is left to them.
   std::vector<int> devices[2];
   for (int d = 0; d < setup.num_devices(); ++d) {
@@ -259,7 +270,7 @@ int dense_home(const RunShape& shape, const ModelRecord& record) {
 Sharing sharing_of(const RunShape& shape, const RunSetup& setup) {
   const bool all_attend = std::ssize(shape.attending_devices()) == setup.num_devices();
   const bool by_bytes = setup.sharing == Sharing::kAuto && all_attend;
-  const bool may_travel = shape.sums.expert_shards > 1;
+  const bool may_travel = shape.sums.expert_shards > 1 && shape.expert_parts == 1;
   return may_travel && (by_bytes || setup.sharing == Sharing::kData) ? setup.sharing
                                                                      : Sharing::kRows;
 }
@@ -278,9 +289,10 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   RunShape shape;
   shape.num_layers = model.num_layers();
   shape.is_moe = model.is_moe;
-  shape.num_experts = model.num_experts;
+  shape.expert_parts = model.parts.count();
+  shape.num_experts = model.num_experts * shape.expert_parts;
+  shape.experts_per_token = model.experts_per_token * shape.expert_parts;
   shape.hidden_size = model.hidden_size;
-  shape.experts_per_token = model.experts_per_token;
   shape.tied_embeddings = model.tied_embeddings;
   shape.training = size.training;
   shape.dtype_bytes = dtype_bytes(size.dtype);
@@ -326,12 +338,12 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
     if (setup.devices.back().rank > 0) shape.device_rank.push_back(device.rank);
   }
   // A layer that is uploaded whole, or by microbatch, or pinned, or in a pipeline, has its experts
-  // at home.
+  // at home. So have parts of experts: each device has some of every expert.
   const bool moves = setup.plan.same_blocks() && !setup.plan.whole_layers;
   const bool together = !setup.zebra && setup.stages == 1;
   const bool away =
       together && moves && setup.pinned_share == 0 && size.training && setup.num_devices() > 1;
-  if (away && setup.seats_by_step) shape.seat_speeds = speeds;
+  if (away && setup.seats_by_step && shape.expert_parts == 1) shape.seat_speeds = speeds;
   if (away) shape.sharing = sharing_of(shape, setup);
   shape.exchange = setup.exchange;
   shape.options = setup.plan;

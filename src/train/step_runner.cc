@@ -40,7 +40,7 @@ StepRunner::Forward StepRunner::begin(const StepBatch& batch) {
   const int64_t t = shape.microbatch_tokens;
   Forward forward;
   forward.began = Moment::now();
-  forward.fractions.assign(shape.microbatches * shape.num_experts, 0.0);
+  forward.fractions.assign(shape.microbatches * session_.config().num_experts, 0.0);
   forward.prob_means = forward.fractions;
   const auto all = static_cast<double>(
       std::max<int64_t>(1, batch.unpadded_tokens(0, shape.microbatches * t)));
@@ -99,7 +99,6 @@ Status StepRunner::evaluate_layers(const StepBatch& batch) {
 
 // Returns the experts that the layer's routing chose, and adds to the balance loss's means.
 Result<LayerRouting> StepRunner::add_routing(const StepPiece& piece, Forward& forward) {
-  const RunShape& shape = session_.shape();
   LayerRouting routing;
   for (int64_t b = piece.microbatches.first; b < piece.microbatches.end(); ++b) {
     ASSIGN_OR_RETURN(const Executor::Routed routed,
@@ -107,11 +106,12 @@ Result<LayerRouting> StepRunner::add_routing(const StepPiece& piece, Forward& fo
     routing.emplace_back(routed.counts.begin(), routed.counts.end());
     forward.z_loss += routed.log_squares / forward.routed;
     for (size_t e = 0; e < routed.counts.size(); ++e) {
-      const size_t i = static_cast<size_t>(b * shape.num_experts) + e;
+      const size_t i = static_cast<size_t>(b) * routed.counts.size() + e;
       forward.fractions[i] += routed.counts[e] / forward.rows[b];
       forward.prob_means[i] += routed.prob_sums[e] / forward.rows[b];
     }
   }
+  routing = routing_of_parts(routing, session_.shape().expert_parts);
   session_.executor().set_routing(piece.layer, piece.microbatches.first, routing);
   return routing;
 }
@@ -124,8 +124,11 @@ void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& sc
       static_cast<float>(2.0 * session_.options().losses.z / forward.routed));
   for (int64_t l = 0; l < session_.shape().num_layers; ++l) {
     if (!session_.shape().is_moe[l]) continue;
-    const LayerRouting routing = layer_routing(schedule.routing(), l, microbatches);
+    LayerRouting routing = layer_routing(schedule.routing(), l, microbatches);
     session_.executor().set_routing(l, microbatches.first, routing);
+    for (std::vector<int64_t>& counts : routing) {
+      counts = tokens_of_experts(counts, session_.shape().expert_parts);
+    }
     session_.executor().add_load(l, microbatches, routing);
   }
 }
@@ -135,23 +138,23 @@ void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& sc
 // microbatches weigh by their share of the step's tokens.
 void StepRunner::add_losses(const StepBatch& batch, const std::vector<double>& loss_sums,
                             Forward& forward) {
-  const RunShape& shape = session_.shape();
+  const int64_t experts = session_.config().num_experts;
   for (double sum : loss_sums) forward.loss += sum;
   forward.loss /= std::max(batch.total_weight, 1e-30);
   for (size_t i = 0; i < forward.prob_means.size(); ++i) {
-    forward.aux_loss += static_cast<double>(shape.num_experts) * forward.fractions[i] *
-                        forward.prob_means[i] * forward.shares[i / shape.num_experts];
+    forward.aux_loss += static_cast<double>(experts) * forward.fractions[i] *
+                        forward.prob_means[i] * forward.shares[i / experts];
   }
 }
 
 std::vector<float> StepRunner::aux_gradient(const Forward& forward) const {
-  const RunShape& shape = session_.shape();
+  const int64_t experts = session_.config().num_experts;
   const double of_model = session_.config().router_aux_loss_coef;
   const double scale =
-      session_.options().losses.balance.value_or(of_model) * static_cast<double>(shape.num_experts);
+      session_.options().losses.balance.value_or(of_model) * static_cast<double>(experts);
   std::vector<float> gradient;
   for (size_t i = 0; i < forward.fractions.size(); ++i) {
-    const size_t b = i / shape.num_experts;
+    const size_t b = i / static_cast<size_t>(experts);
     gradient.push_back(static_cast<float>(scale * forward.shares[b] / forward.rows[b] *
                                           forward.fractions[i]));
   }
@@ -167,6 +170,9 @@ StepResult StepRunner::finish(Forward forward, const StepSums& sums, double lear
   result.tokens_per_expert = std::move(forward.tokens_per_expert);
   result.routing = std::move(forward.routing);
   passes_.end_step(result.tokens_per_expert);
+  for (std::vector<int64_t>& tokens : result.tokens_per_expert) {
+    tokens = tokens_of_experts(tokens, session_.shape().expert_parts);
+  }
   double square_sum = 0;
   for (const double of_record : sums.square_sums) square_sum += of_record;
   result.grad_norm = std::sqrt(square_sum);

@@ -37,7 +37,9 @@ struct StepResult {
   double total_weight = 0;  // loss weight of the step: how many tokens were trained
   bool skipped = false;  // non-finite gradient: no update was made
   std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]; empty for dense layers
-  Routing routing;  // the same by microbatch, so that DryRun can repeat the step
+  // The same by microbatch, and of parts where experts have them (RunShape::expert_parts), so that
+  // DryRun can repeat the step.
+  Routing routing;
   // The forward, which includes updates that were put off to it, and the rest of the step.
   PhaseTime forward, backward;
 };

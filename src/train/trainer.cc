@@ -118,7 +118,7 @@ Result<bool> Trainer::measure_shares() {
   ASSIGN_OR_RETURN(const SessionOptions options, options_of_deal());
   const int64_t left = config_.train.steps - checkpoint_.step;
   if (!shares_.pays(session_->shape(), options.size.shard_device, left)) return false;
-  return Session::plan(folder_->config(), options).ok();  // false: there is no room for it
+  return Session::plan(model_, options).ok();  // false: there is no room for it
 }
 
 Status Trainer::deal_again() {

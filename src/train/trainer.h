@@ -139,6 +139,7 @@ class Trainer {
   RankGroup alone_;
   RankGroup& ranks_;
   std::unique_ptr<HfFolder> folder_;
+  ModelConfig model_;  // the folder's, with the run's parts of experts
   std::unique_ptr<Dataset> data_, eval_data_;
   std::optional<Tokenizer> tokenizer_;
   std::vector<TokenIds> prompts_;

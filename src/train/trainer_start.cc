@@ -10,6 +10,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/start_mark.h"
 #include "config/computed_with.h"
+#include "model/hidden_parts.h"
 #include "parallel/host_name.h"
 #include "train/model_input.h"
 #include "train/page_move.h"
@@ -217,6 +218,7 @@ Status Trainer::check_alike() const {
 Status Trainer::open_inputs() {
   ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(config_.model.path));
   folder_ = std::make_unique<HfFolder>(std::move(folder));
+  ASSIGN_OR_RETURN(model_, with_hidden_parts(folder_->config(), config_.hidden_shares()));
   ASSIGN_OR_RETURN(tokenizer_, open_tokenizer(*folder_));
   ASSIGN_OR_RETURN(const ExampleOptions examples, config_.example_options(config_.model.path));
   ASSIGN_OR_RETURN(prompts_,
@@ -243,7 +245,7 @@ Status Trainer::open_inputs() {
 
 Result<SessionOptions> Trainer::joined_options() const {
   SessionOptions options = session_options(config_, prompts_);
-  RETURN_IF_ERROR(set_frozen(config_, folder_->config(), options));
+  RETURN_IF_ERROR(set_frozen(config_, model_, options));
   options.trace = trace_;
   options.ranks = &ranks_;
   RETURN_IF_ERROR(join_ranks(config_, ranks_, options));
@@ -266,7 +268,7 @@ Status Trainer::start_fresh() {
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
   checkpoint_.dtype = dtype_name(options.size.dtype);
   checkpoint_.state_format = stored_state_name(options.adam.state);
-  ASSIGN_OR_RETURN(session_, Session::create(folder_->config(), options, storage_));
+  ASSIGN_OR_RETURN(session_, Session::create(model_, options, storage_));
   checkpoint_.record_steps.assign(session_->table().records.size(), 0);
   const auto source = weights_of_folder(*folder_);
   RETURN_IF_ERROR(load_weights(*source, *session_));
@@ -315,7 +317,7 @@ void Trainer::remove_store() {
 
 Status Trainer::continue_from(RunCheckpoint checkpoint, SessionOptions options) {
   options.page_slots = static_cast<int>(checkpoint.page_slots);
-  const RunShape shape = make_run_shape(model_shape(folder_->config()), options);
+  const RunShape shape = make_run_shape(model_shape(model_), options);
   Status opened(Exit::kMismatch, "pages are not at home");
   SessionOptions as_saved = options;
   as_saved.homes = homes_of(checkpoint, shape, ranks_.size());
@@ -367,8 +369,7 @@ Status Trainer::open_store(const RunCheckpoint& checkpoint, SessionOptions optio
   CheckpointStore now = found;
   now.directories = store_.directories;
   RETURN_IF_ERROR(ranks_.agree(check_store_is_there(now, checkpoint.step, storage_)));
-  ASSIGN_OR_RETURN(
-      session_, Session::open(folder_->config(), options, storage_, found.store_id, found.pages));
+  ASSIGN_OR_RETURN(session_, Session::open(model_, options, storage_, found.store_id, found.pages));
   return Status();
 }
 
@@ -387,7 +388,7 @@ Status Trainer::move_pages(RunCheckpoint checkpoint, SessionOptions options) {
   RETURN_IF_ERROR(announce(kMoveMark, left));
   options.directories = store_.directories;
   options.file_name = store_.file_name;
-  auto session = Session::create(folder_->config(), options, storage_);
+  auto session = Session::create(model_, options, storage_);
   const Status copied =
       session.ok() ? copy_pages(*pages.value(), readers, *session.value()) : session.status();
   if (copied.ok()) {
@@ -468,7 +469,7 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
                     "restore the folder, or start in a new train.output_dir");
   }
   RETURN_IF_ERROR(state_format_of(checkpoint).status());
-  if (checkpoint.record_steps.size() != TensorTable::make(folder_->config()).records.size()) {
+  if (checkpoint.record_steps.size() != TensorTable::make(model_).records.size()) {
     return mismatch("it has another number of records than the model", "resume from an export");
   }
   // A copy of the folder must not write into the stores that the original's checkpoint refers to.

@@ -5,6 +5,7 @@
 #include "base/output_file.h"
 #include "base/stop_signal.h"
 #include "checkpoint/hf_writer.h"
+#include "model/hidden_parts.h"
 
 namespace pagoda {
 namespace {
@@ -97,6 +98,103 @@ class SessionWeights final : public WeightSource {
   Session& session_;
 };
 
+// Parts of experts (HiddenParts) from a source of whole ones, of the same model.
+class PartsOfWeights final : public WeightSource {
+ public:
+  // `table`: of the parts. All outlive the object.
+  PartsOfWeights(WeightSource& whole, const ModelConfig& config, const TensorTable& table)
+      : whole_(whole), config_(config), table_(table), whole_table_(table_of_whole(config)) {}
+  const ModelConfig& config() const override { return config_; }
+  std::string name() const override { return whole_.name(); }
+
+  Status read_record(int64_t record, float* out) override {
+    const RecordSpec& spec = table_.records[static_cast<size_t>(record)];
+    const int64_t from = record_of_whole(whole_table_, table_, record);
+    if (spec.kind != RecordKind::kExpert) return whole_.read_record(from, out);
+    if (from != held_) {
+      values_.resize(
+          static_cast<size_t>(whole_table_.records[static_cast<size_t>(from)].num_elements));
+      RETURN_IF_ERROR(whole_.read_record(from, values_.data()));
+      held_ = from;
+    }
+    take_part(config_, spec.expert, values_.data(), out);
+    return Status();
+  }
+
+  static TensorTable table_of_whole(ModelConfig config) {
+    config.parts = {};
+    return TensorTable::make(config);
+  }
+  // The record of a model of whole experts that has this record of parts.
+  static int64_t record_of_whole(const TensorTable& whole, const TensorTable& parts,
+                                 int64_t record) {
+    const RecordSpec& spec = parts.records[static_cast<size_t>(record)];
+    if (spec.kind == RecordKind::kEmbedding) return whole.embedding();
+    if (spec.kind == RecordKind::kHead) return whole.head();
+    if (spec.kind == RecordKind::kLayer) return whole.layer(spec.layer);
+    return whole.expert(spec.layer, spec.expert / spec.parts);
+  }
+
+ private:
+  WeightSource& whole_;
+  const ModelConfig& config_;
+  const TensorTable& table_;
+  TensorTable whole_table_;
+  int64_t held_ = -1;  // the whole expert in values_
+  std::vector<float> values_;
+};
+
+// Whole experts from a source of their parts.
+class WholeWeights final : public WeightSource {
+ public:
+  // `parts` outlives the object, unless it is owned.
+  explicit WholeWeights(WeightSource& parts, std::unique_ptr<WeightSource> owned = nullptr)
+      : parts_(parts),
+        owned_(std::move(owned)),
+        config_(parts.config()),
+        whole_table_(PartsOfWeights::table_of_whole(config_)),
+        table_(TensorTable::make(config_)) {
+    config_.parts = {};
+  }
+  const ModelConfig& config() const override { return config_; }
+  std::string name() const override { return parts_.name(); }
+
+  Status read_record(int64_t record, float* out) override {
+    const RecordSpec& spec = whole_table_.records[static_cast<size_t>(record)];
+    const int64_t parts = parts_.config().parts.count();
+    switch (spec.kind) {
+      case RecordKind::kEmbedding:
+        return parts_.read_record(table_.embedding(), out);
+      case RecordKind::kHead:
+        return parts_.read_record(table_.head(), out);
+      case RecordKind::kLayer:
+        return parts_.read_record(table_.layer(spec.layer), out);
+      case RecordKind::kExpert:
+        break;
+    }
+    for (int64_t place = spec.expert * parts; place < (spec.expert + 1) * parts; ++place) {
+      const int64_t part = table_.expert(spec.layer, place);
+      values_.resize(static_cast<size_t>(table_.records[static_cast<size_t>(part)].num_elements));
+      RETURN_IF_ERROR(parts_.read_record(part, values_.data()));
+      put_part(parts_.config(), place, values_.data(), out);
+    }
+    return Status();
+  }
+
+ private:
+  WeightSource& parts_;
+  std::unique_ptr<WeightSource> owned_;
+  ModelConfig config_;
+  TensorTable whole_table_, table_;
+  std::vector<float> values_;
+};
+
+std::unique_ptr<WeightSource> whole_experts(std::unique_ptr<WeightSource> source) {
+  if (source->config().parts.count() == 1) return source;
+  WeightSource& parts = *source;
+  return std::make_unique<WholeWeights>(parts, std::move(source));
+}
+
 // Index of the first weight that is not finite, or -1.
 int64_t first_non_finite(const bf16* weights, int64_t count) {
   constexpr uint16_t kExponent = 0x7f80u;
@@ -150,7 +248,7 @@ Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(
     const RunCheckpoint& checkpoint, std::unique_ptr<CheckpointPages> pages) {
   ASSIGN_OR_RETURN(ModelConfig config, model_of(checkpoint));
   ASSIGN_OR_RETURN(const StateFormat state, state_format_of(checkpoint));
-  return std::unique_ptr<WeightSource>(
+  return whole_experts(
       std::make_unique<CheckpointWeights>(std::move(config), checkpoint, state, std::move(pages)));
 }
 
@@ -158,7 +256,12 @@ std::unique_ptr<WeightSource> weights_of_session(Session& session) {
   return std::make_unique<SessionWeights>(session);
 }
 
-Status load_weights(WeightSource& source, Session& session) {
+Status load_weights(WeightSource& whole, Session& session) {
+  std::unique_ptr<WeightSource> parts;
+  if (session.config().parts.count() > 1) {
+    parts = std::make_unique<PartsOfWeights>(whole, session.config(), session.table());
+  }
+  WeightSource& source = parts ? *parts : whole;
   const bool training = session.options().size.training;
   const DType dtype = session.options().size.dtype;
   Stream& stream = session.executor().host_stream();
@@ -285,7 +388,9 @@ Status export_session(Session& session, const HfFolder& original, const std::str
   const std::unique_ptr<WeightSource> own = weights_of_session(session);
   if (session.ranks().rank() != 0) return send_records(session, *own);
   GatheredWeights all(session, *own);
-  return all.end(export_weights(all, original, directory, std::nullopt, readme));
+  std::unique_ptr<WeightSource> whole;
+  if (session.config().parts.count() > 1) whole = std::make_unique<WholeWeights>(all);
+  return all.end(export_weights(whole ? *whole : all, original, directory, std::nullopt, readme));
 }
 
 }  // namespace pagoda

@@ -1,5 +1,6 @@
 // Reads weights from a Hugging Face folder or a run's checkpoint and writes them into a session or
-// an exported folder. Values travel as fp32, a record at a time.
+// an exported folder. Values travel as fp32, a record at a time. A session whose experts have parts
+// (model/hidden_parts.h) takes them from whole experts; folders and checkpoints give whole ones.
 #pragma once
 
 #include <memory>
@@ -24,7 +25,7 @@ class WeightSource {
 // `folder` must outlive the source.
 std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder);
 
-// The fp32 master weights of a checkpoint.
+// The fp32 master weights of a checkpoint, of whole experts.
 Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
                                                             std::unique_ptr<CheckpointPages> pages);
 

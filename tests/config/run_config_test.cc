@@ -262,7 +262,7 @@ TEST(RunConfig, SharingByDataNeedsShardsOfExperts) {
   RunConfig config = complete_config();
   OptionTable table;
   config.declare(table);
-  for (const char* text : {"", "model", "Data", "weights", "rows,data"}) {
+  for (const char* text : {"", "Model", "Data", "weights", "rows,data"}) {
     const Status status = table.find("parallel.sharing")->assign({text});
     EXPECT_EQ(status.code(), Exit::kUsage) << text;
     EXPECT_NE(status.message().find("parallel.sharing"), std::string::npos) << status.message();
@@ -283,6 +283,46 @@ TEST(RunConfig, SharingByDataNeedsShardsOfExperts) {
   const Status status = config.validate_for_training();
   EXPECT_EQ(status.code(), Exit::kUsage);
   EXPECT_NE(status.message().find("2 at least"), std::string::npos) << status.message();
+}
+
+TEST(RunConfig, HiddenSharesDetermineBits) {
+  RunConfig config = complete_config();
+  const uint64_t whole = config.config_hash();
+  config.parallel.sharing = Sharing::kModel;
+  const auto refused = [&](const std::string& text) {
+    const Status status = config.validate_for_training();
+    EXPECT_EQ(status.code(), Exit::kUsage) << text;
+    EXPECT_NE(status.message().find(text), std::string::npos) << status.message();
+  };
+  refused("needs parallel.hidden_shares");
+  config.parallel.hidden_shares = {"10", "6"};
+  EXPECT_TRUE(config.validate_for_training().ok());
+  EXPECT_EQ(config.hidden_shares(), (std::vector<int64_t>{10, 6}));
+  EXPECT_EQ(RunConfig::saved_hidden_shares(config.to_toml()), config.hidden_shares());
+  EXPECT_NE(config.config_hash(), whole);
+  for (const char* text : {"0", "-1", "1.5", "speed", ""}) {
+    config.parallel.hidden_shares = {"1", text};
+    refused("whole numbers from 1");
+  }
+  config.parallel.hidden_shares = {"10", "6"};
+  config.parallel.migrate_steps = 4;
+  refused("parallel.migrate_steps = 0");
+  config.parallel.migrate_steps = 0;
+  config.optim.clip = ClipKind::kPerExpert;
+  refused("optim.clip");
+  config.optim.clip = ClipKind::kGlobal;
+  for (const LayoutKind layout : {LayoutKind::kZebra, LayoutKind::kPipeline}) {
+    RunConfig other = config;
+    other.parallel.layout = layout;
+    other.train.devices = {"cpu*4"};
+    other.train.chunks = 2;
+    other.parallel.attention_devices = 2;
+    const Status status = other.validate();
+    EXPECT_EQ(status.code(), Exit::kUsage);
+    EXPECT_NE(status.message().find("model"), std::string::npos) << status.message();
+  }
+  config.parallel.sharing = Sharing::kAuto;
+  refused("parallel.sharing = model");
 }
 
 // Four microbatches a step make four shards.

@@ -3,7 +3,8 @@
 devices that are slowed so that all of them fit on a few cores.
 
     python3 tools/bench/device_tables.py build/release/pagoda [TEXT] --dir DIR --raw FOLDER
-        [--tiny] [--rounds N] [--only scaling,sums,shares,seats,ranks,weak,sharing,disk,most]
+        [--tiny] [--rounds N]
+        [--only scaling,sums,shares,seats,ranks,weak,sharing,centric,disk,most]
 
 TEXT is trained on; without it a text is made of which experts of random models get about equal
 parts. Models with random weights and the runs lie in a folder of their own in DIR and are removed.
@@ -22,9 +23,14 @@ FOLDER keeps the metrics.jsonl of every run.
   weak     as many, with experts and tokens that grow with them (Piper's Figure 14), and what the
            plan says of up to 16
   sharing  rows that travel to experts against experts' weights that travel to rows, on two
-           processes of a device each, over tokens and experts per token (as in HEXA-MoE's Figure 7,
-           whose other way is model-centric): weights pay from so many rows of an expert and a
-           device on as auto takes them for
+           processes of a device each, over tokens and experts per token (as in HEXA-MoE's
+           Figure 7): weights pay from so many rows of an expert and a device on as auto takes
+           them for
+  centric  data-centric against model-centric (HEXA-MoE's Figure 7 and Table 8) on two processes of
+           equal devices, over tokens and experts per token; then uniform shares against shares by
+           speed in both ways (Figure 8), on two devices of a process of which one is r times as
+           fast. The paper: model-centric takes 1.52, 1.38, 1.30 and 1.29 of data-centric's time for
+           top-1 to 4, and fewer tokens with each
   disk     a model that needs the disk on one process and none on two with the same budgets each
   most     the most experts that need no drive on one and two processes, by what the plan says, and
            a run of so many and one of one more (ES-MoE's Figure 4)
@@ -53,6 +59,9 @@ RATIOS = (1, 1.5, 2, 3, 4)
 EXPERTS = {"full": (8, 16, 32, 64), "tiny": (8,)}
 SHARED = {"full": ((1, 2, 4), (1024, 2048, 4096)), "tiny": ((2,), (256,))}  # top k, tokens
 SHARED_FFN = 128
+CENTRIC = {"full": ((1, 2, 3, 4), (1024, 2048, 4096)), "tiny": ((2,), (256,))}
+CENTRIC_RATIOS = {"full": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])),
+                  "tiny": ((3, [1, 3]),)}
 BUDGETS = {"full": ((64, 256), (128, 512), (256, 1024)), "tiny": ((8, 32),)}  # MiB: device, host
 
 
@@ -307,6 +316,71 @@ def sharing(bench, scale):
                 "auto"], rows)
 
 
+def of_two(bench, model, devices, processes, count):
+    """A run of two devices, whose experts' weights wait in the host: where all stays on devices,
+    experts are no guests."""
+    shards = 8
+    part = count // shards
+    base = {"model.path": model, "train.devices": devices, "train.optimizer_threads": 1,
+            "train.tokens_per_step": count, "train.micro_batch_tokens": part,
+            "data.sequence_len": part, "train.shards": shards, "train.expert_shards": shards,
+            "plan.group_blocks": 16, "ranks": processes}
+    plan = bench.ask(base | {"memory.device": "1TiB", "memory.host": "1TiB",
+                             "parallel.sharing": "data"})
+    return base | {"memory.device": budget(plan.least_device + 0.3 * plan.weights),
+                   "memory.host": "1GiB"}
+
+
+def expect_close_losses(race, one, other):
+    """Ways that differ in bits: the first step's losses are equal within rounding to bf16."""
+    losses = [race.runs[name][0].losses[0] for name in (one, other)]
+    if abs(losses[0] - losses[1]) > 2**-6 * losses[0]:
+        fail(f"\"{one}\" and \"{other}\" have losses {losses[0]} and {losses[1]}")
+
+
+def centric(bench, scale):
+    rows, experts = [], 8
+    choices, tokens = CENTRIC[scale]
+    model_way = {"parallel.sharing": "model"}
+    for top_k in choices:
+        bench.experts_per_token = top_k
+        model = bench.model(experts, SHARED_FFN)
+        for count in tokens:
+            base = of_two(bench, model, "cpu/8", 2, count)
+            race = bench.race(f"centric-{top_k}-{count}",
+                              {"data": base | {"parallel.sharing": "data"},
+                               "model": base | model_way | {"parallel.hidden_shares": [1, 1]}})
+            expect_close_losses(race, "data", "model")
+            rows.append([top_k, count, spread(race.seconds("data")), spread(race.seconds("model")),
+                         f"{race.ratio('model', 'data'):.3f}", sent(race, "data"),
+                         sent(race, "model")])
+    bench.experts_per_token = 2
+    print(f"Data- and model-centric, {experts} experts of {SHARED_FFN} hidden units")
+    print_rows(["top", "tokens", "data s/step", "model s/step", "model/data", "data MiB sent",
+                "model"], rows)
+    rows, count = [], tokens[-1]
+    model = bench.model(experts, SHARED_FFN)
+    for r, hidden in CENTRIC_RATIOS[scale]:
+        base = of_two(bench, model, f"cpu/{SLOW},cpu/{number(SLOW / r)}", 1, count)
+        ways = {}
+        for shares, columns in (("uniform", [1, 1]), ("speed", hidden)):
+            of_shares = base | {"parallel.shares": shares}
+            ways[f"data {shares}"] = of_shares | {"parallel.sharing": "data"}
+            ways[f"model {shares}"] = of_shares | model_way | {"parallel.hidden_shares": columns}
+        race = bench.race(f"centric-shares-{number(r)}", ways)
+        race.expect_same_bits("data uniform", "data speed")
+        cells = []
+        for way in ("data", "model"):
+            saved = 1 - race.ratio(f"{way} speed", f"{way} uniform")
+            cells += [spread(race.seconds(f"{way} uniform")), spread(race.seconds(f"{way} speed")),
+                      f"{100 * saved:.1f} %"]
+        rows.append([number(r), " ".join(map(str, hidden))] + cells +
+                    [f"{100 * (1 - 2 / (1 + r)):.1f} %"])
+    print("Shares by speed in both ways, r times as fast: saved of uniform shares' time")
+    print_rows(["r", "columns", "data uniform", "by speed", "saved", "model uniform", "by speed",
+                "saved", "most"], rows)
+
+
 def disk(bench, _):
     experts, one = 64, {"train.devices": "cpu", "train.threads": 1, "train.optimizer_threads": 1}
     plan = bench.roomy_plan(experts, one)
@@ -364,8 +438,8 @@ def most(bench, scale):
 
 
 TABLES = {"scaling": scaling, "sums": sums, "shares": shares, "seats": seats, "ranks": ranks,
-          "weak": weak, "sharing": sharing, "disk": disk, "most": most}
-OF_PROCESSES = ("ranks", "weak", "sharing", "disk", "most")
+          "weak": weak, "sharing": sharing, "centric": centric, "disk": disk, "most": most}
+OF_PROCESSES = ("ranks", "weak", "sharing", "centric", "disk", "most")
 
 
 def parse_arguments():

@@ -252,9 +252,10 @@ class Bench:
         return options
 
     def words(self, text, steps, flags):
-        """The same as words of a command line."""
+        """The same as words of a command line. A list's flag comes once for each of its texts."""
         return [word for key, value in self.options(text, steps, flags).items()
-                for word in (f"--{key}", str(value))]
+                for one in (value if isinstance(value, list) else [value])
+                for word in (f"--{key}", str(one))]
 
     def run_file(self, flags):
         """The same as a file."""

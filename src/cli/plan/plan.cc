@@ -300,8 +300,9 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
 
 Status PlanCommand::run() {
   RETURN_IF_ERROR(read());
-  ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config_.model.path));
+  ASSIGN_OR_RETURN(ModelSizes model, read_model_sizes(config_.model.path));
   if (!cluster_.empty()) return search_cluster(model);
+  RETURN_IF_ERROR(model.cut_experts(config_.hidden_shares()));
   return search_ ? search_machine(model) : plan_machine(model);
 }
 

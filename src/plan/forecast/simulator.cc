@@ -348,7 +348,8 @@ Simulator::Work Simulator::routed_at(int64_t layer, int64_t microbatch) {
   const Work routed = routed_[static_cast<size_t>(microbatch)];
   const int from = shape_.rank_of(shape_.attending(layer, microbatch));
   if (from == rank_->number) return routed;
-  const double bytes = kRoutedBytes * static_cast<double>(shape_.num_experts * shape_.ep_degree);
+  const double bytes = kRoutedBytes * static_cast<double>(shape_.num_experts * shape_.ep_degree /
+                                                          shape_.expert_parts);
   const double seconds = ranks_[static_cast<size_t>(from)].profile.network.seconds(bytes);
   return add(Timeline::kNone, Timeline::kNone, 0, seconds, {&routed, 1});
 }

@@ -4,6 +4,22 @@
 #include "plan/step/task_table.h"
 
 namespace pagoda {
+namespace {
+
+// What a part of an expert has of the work on its rows.
+double share_of_expert(const Task& task, const RunShape& shape) {
+  const bool computes = task.kind == TaskKind::kExpert || task.kind == TaskKind::kExpertBackward;
+  if (!computes || shape.expert_parts == 1) return 1;
+  const int64_t first = task.record - task.expert % shape.expert_parts;
+  int64_t whole = 0;
+  for (int64_t r = first; r < first + shape.expert_parts; ++r) {
+    whole += shape.records[static_cast<size_t>(r)].num_elements;
+  }
+  return static_cast<double>(shape.records[static_cast<size_t>(task.record)].num_elements) /
+         static_cast<double>(whole);
+}
+
+}  // namespace
 
 double task_units(const Task& task, const RunShape& shape) {
   const auto elements = [&] {
@@ -20,7 +36,8 @@ double task_units(const Task& task, const RunShape& shape) {
       return static_cast<double>(tokens * shape.experts_per_token);
     }
     case TaskUnit::kRows: return static_cast<double>(task.rows);
-    case TaskUnit::kComputedRows: return static_cast<double>(task.rows + task.padding);
+    case TaskUnit::kComputedRows:
+      return static_cast<double>(task.rows + task.padding) * share_of_expert(task, shape);
     case TaskUnit::kElements: return elements();
     case TaskUnit::kSummedElements:
       return static_cast<double>(task.elements);

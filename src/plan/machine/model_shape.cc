@@ -169,8 +169,10 @@ std::vector<ModelRecord> model_records(const ModelShape& shape) {
     const LayerParameters parameters = layer_parameters(shape, l);
     records.push_back({RecordKind::kLayer, l, -1, parameters.replicated()});
     const int64_t experts = shape.is_moe[static_cast<size_t>(l)] ? shape.num_experts : 0;
-    for (int64_t e = 0; e < experts; ++e) {
-      records.push_back({RecordKind::kExpert, l, e, parameters.expert});
+    for (int64_t e = 0; e < experts * shape.parts.count(); ++e) {
+      const bool whole = shape.parts.count() == 1;
+      const int64_t of_part = 3 * shape.hidden_size * shape.parts.columns_at(e, shape.expert_ffn);
+      records.push_back({RecordKind::kExpert, l, e, whole ? parameters.expert : of_part});
     }
   }
   records.push_back(

@@ -4,6 +4,7 @@
 // follow from them. Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -37,6 +38,26 @@ struct AttentionSizes {
   bool latent() const { return kv_rank > 0; }
 };
 
+// How a run's experts are cut by hidden columns (model-centric sharing, HEXA-MoE 3.3). Part p of an
+// expert has its columns [sum of those before, + columns[p]): these rows of the gate and up
+// matrices, and these columns of the down matrix. Each part is a record of its own, with its own
+// weights, gradient and state, and goes through a layer as an expert does: every row that chose the
+// expert goes through all of its parts, and what these give is added in their order. So a layer
+// with parts has num_experts * count() of what planning calls experts: part p of expert e is the
+// one at e * count() + p.
+struct HiddenParts {
+  std::vector<int64_t> columns = {};  // above 0, of f in all; empty: experts are whole
+
+  int64_t count() const { return columns.empty() ? 1 : static_cast<int64_t>(columns.size()); }
+  // Columns of the part at a place, in experts of so many columns.
+  int64_t columns_at(int64_t place, int64_t ffn) const {
+    return columns.empty() ? ffn : columns[static_cast<size_t>(place % count())];
+  }
+  int64_t most_columns(int64_t ffn) const {
+    return columns.empty() ? ffn : *std::max_element(columns.begin(), columns.end());
+  }
+};
+
 struct ModelShape {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;      // d
@@ -58,6 +79,7 @@ struct ModelShape {
   bool router_correction = false;
   bool expert_bias = false;       // on all three projections of an expert
   bool tied_embeddings = false;
+  HiddenParts parts = {};  // REQUIRES: whole experts where these have biases
 
   int64_t num_layers() const { return static_cast<int64_t>(is_moe.size()); }
   bool convolves(int64_t layer) const {
@@ -72,7 +94,7 @@ enum class RecordKind : uint8_t { kEmbedding, kLayer, kExpert, kHead };
 struct ModelRecord {
   RecordKind kind = RecordKind::kExpert;
   int64_t layer = -1;   // kLayer, kExpert
-  int64_t expert = -1;  // kExpert
+  int64_t expert = -1;  // kExpert; its place, where experts have parts
   int64_t num_elements = 0;
 };
 

@@ -2,7 +2,7 @@
 // Data-centric: a device computes its share of the batch, and the weights of a layer travel to all.
 // Model-centric: a device computes its share of the experts' hidden dimension, and the tokens of
 // the step travel to all. In both cases the weights rest divided by shares of the hidden dimension.
-// Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
+// Planned only: runs share experts in their own ways (config/sharing_config.h). Pure.
 #pragma once
 
 #include <cstdint>

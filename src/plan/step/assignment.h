@@ -60,8 +60,9 @@ enum class ShareKind : uint8_t { kSpeed, kUniform, kMeasured };
 
 // What travels where an expert's rows and its weights are on different devices: rows;
 // weights (data-centric, HEXA-MoE 3.3); or for each expert and device what has fewer bytes
-// (plan/step/expert_seats.h).
-enum class Sharing : uint8_t { kAuto, kRows, kData };
+// (plan/step/expert_seats.h). Model-centric: rows too, but each device has a part of every expert
+// (HiddenParts), and so a part of the work on every row.
+enum class Sharing : uint8_t { kAuto, kRows, kData, kModel };
 
 // Returns [shard] the device that attends to it. Each of the `most` devices that are the fastest at
 // attention has a run of neighbouring shards, as many as its speed allows, or as many as others.

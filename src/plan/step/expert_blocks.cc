@@ -6,6 +6,23 @@
 
 namespace pagoda {
 
+LayerRouting routing_of_parts(const LayerRouting& experts, int64_t parts) {
+  LayerRouting routing;
+  for (const std::vector<int64_t>& counts : experts) {
+    std::vector<int64_t>& of_parts = routing.emplace_back();
+    for (const int64_t rows : counts) of_parts.insert(of_parts.end(), parts, rows);
+  }
+  return routing;
+}
+
+std::vector<int64_t> tokens_of_experts(const std::vector<int64_t>& of_parts, int64_t parts) {
+  std::vector<int64_t> tokens;
+  for (size_t i = 0; i < of_parts.size(); i += static_cast<size_t>(parts)) {
+    tokens.push_back(of_parts[i]);
+  }
+  return tokens;
+}
+
 std::vector<int64_t> tokens_per_expert(const LayerRouting& routing) {
   std::vector<int64_t> sum = routing.front();
   for (size_t b = 1; b < routing.size(); ++b) {

@@ -28,6 +28,10 @@ namespace pagoda {
 // [microbatch][num_experts]
 using LayerRouting = std::vector<std::vector<int64_t>>;
 
+// The routing of parts from that of experts, whose rows go through all of their parts, and back.
+LayerRouting routing_of_parts(const LayerRouting& experts, int64_t parts);
+std::vector<int64_t> tokens_of_experts(const std::vector<int64_t>& of_parts, int64_t parts);
+
 // (num_experts), all microbatches of `routing` together
 std::vector<int64_t> tokens_per_expert(const LayerRouting& routing);
 

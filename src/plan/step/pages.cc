@@ -354,7 +354,8 @@ void PageTable::add_expert_sums(const RunShape& shape) {
 
 // They share slots, so they share a size.
 void PageTable::add_activation(int64_t layer, const RunShape& shape) {
-  const int64_t row = shape.hidden_size * shape.dtype_bytes + shape.experts_per_token * 4;
+  const int64_t row =
+      shape.hidden_size * shape.dtype_bytes + shape.experts_per_token / shape.expert_parts * 4;
   for (int64_t b = 0; b < microbatches_; ++b) {
     add_on(shape.attending(layer, b), PageKind::kActivation, shape.microbatch_tokens * row);
   }
@@ -386,7 +387,7 @@ void PageTable::add_of_stages(const RunShape& shape) {
 void PageTable::add_layer_buffers(int stage, const RunShape& shape) {
   const int64_t t = shape.microbatch_tokens, d = shape.hidden_size;
   const int64_t rows = t * d * shape.dtype_bytes;
-  const int64_t probabilities = shape.num_experts * shape.ep_degree;
+  const int64_t probabilities = shape.num_experts * shape.ep_degree / shape.expert_parts;
   const std::vector<int> shards = shape.shards_of(stage);
   // The bytes of normed(), sum() and dresidual().
   for (const int64_t bytes :

@@ -64,9 +64,12 @@ struct Action;
 struct RunShape {
   int64_t num_layers = 0;
   std::vector<uint8_t> is_moe;  // (num_layers)
+  // Where experts have parts (HiddenParts), a part counts as an expert in both of these, and in all
+  // that planning says of experts.
   int64_t num_experts = 0;
-  int64_t hidden_size = 0;        // d
   int64_t experts_per_token = 0;  // k
+  int64_t expert_parts = 1;
+  int64_t hidden_size = 0;  // d
   bool tied_embeddings = false;
   bool training = true;           // false: forward only, no state and no gradients
   int64_t dtype_bytes = 2;        // of weights, activations and gradients

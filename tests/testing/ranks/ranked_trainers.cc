@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "model/hidden_parts.h"
 #include "tests/testing/ranks/ranked_run.h"
 #include "tests/testing/sha256.h"
 #include "tests/testing/storage/storage_sim.h"
@@ -64,7 +65,10 @@ LegOutcome RankedTrainers::run(const RunLeg& leg) {
   const auto ranks = static_cast<size_t>(leg.ranks);
   outcome.statuses.resize(ranks);
   outcome.paging.resize(ranks);
-  outcome.content.resize(HfFolder::open(run_.config().model.path).value().table().records.size());
+  const HfFolder folder = HfFolder::open(run_.config().model.path).take();
+  const ModelConfig model =
+      with_hidden_parts(folder.config(), run_.config().hidden_shares()).take();
+  outcome.content.resize(TensorTable::make(model).records.size());
   RankThreads threads(leg.ranks, endpoint_rank, {.seed = leg.seed, .fails_piece = leg.fails_piece});
   threads.run([&](RankGroup& group) {
     outcome.statuses[static_cast<size_t>(group.rank())] = program(leg, group, outcome);
