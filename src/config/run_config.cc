@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/number_text.h"
+#include "config/option_value.h"
 #include "config/pipeline_config.h"
 #include "config/sharing_config.h"
 #include "config/zebra_config.h"
@@ -13,10 +14,6 @@
 
 namespace pagoda {
 namespace {
-
-Status refuse(const std::string& key, const std::string& value, const std::string& why) {
-  return Status(Exit::kUsage, key + " = " + value + ": " + why);
-}
 
 Status check_range(const char* key, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return Status();

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "base/number_text.h"
+#include "config/option_value.h"
 #include "config/saved_options.h"
 
 namespace pagoda {
@@ -11,16 +11,9 @@ namespace {
 
 constexpr int64_t kMostShare = 1 << 20;
 
-Status refuse_sharing(const char* key, const std::string& value, const std::string& why) {
-  return Status(Exit::kUsage, key + (" = " + value) + ": " + why);
-}
-
 std::vector<int64_t> numbers_of(const std::vector<std::string>& texts) {
   std::vector<int64_t> numbers;
-  for (const std::string& text : texts) {
-    int64_t number = 0;
-    numbers.push_back(parse_int64(text, number) ? number : 0);
-  }
+  for (const std::string& text : texts) numbers.push_back(count_of(text));
   return numbers;
 }
 
@@ -28,29 +21,25 @@ std::vector<int64_t> numbers_of(const std::vector<std::string>& texts) {
 Status check_data(const RunConfig& c) {
   const int64_t shards = c.sums().shards;
   if (shards > 1 && c.train.expert_shards == shards) return Status();
-  return refuse_sharing(
-      "parallel.sharing", "\"data\"",
-      strf("needs train.expert_shards = %lld, as many as train.shards and 2 at least, "
-           "which changes bits; rows and auto do not",
-           (long long)std::max<int64_t>(shards, 2)));
+  return refuse("parallel.sharing", "\"data\"",
+                strf("needs train.expert_shards = %lld, as many as train.shards and 2 at least, "
+                     "which changes bits; rows and auto do not",
+                     (long long)std::max<int64_t>(shards, 2)));
 }
 
 Status check_model(const RunConfig& c) {
   const std::vector<int64_t> shares = c.hidden_shares();
   if (shares.empty()) {
-    return refuse_sharing(
-        "parallel.sharing", "\"model\"",
-        "needs parallel.hidden_shares, which determine bits: a number for each device, "
-        "by its speed");
+    return refuse("parallel.sharing", "\"model\"",
+                  "needs parallel.hidden_shares, which determine bits: a number for each device, "
+                  "by its speed");
   }
   for (size_t i = 0; i < shares.size(); ++i) {
     if (shares[i] >= 1 && shares[i] <= kMostShare) continue;
-    return refuse_sharing("parallel.hidden_shares", c.parallel.hidden_shares[i],
-                          strf("must be whole numbers from 1 to %lld", (long long)kMostShare));
+    return refuse("parallel.hidden_shares", c.parallel.hidden_shares[i],
+                  strf("must be whole numbers from 1 to %lld", (long long)kMostShare));
   }
-  const auto needs = [](const char* what) {
-    return refuse_sharing("parallel.sharing", "\"model\"", what);
-  };
+  const auto needs = [](const char* what) { return refuse("parallel.sharing", "\"model\"", what); };
   if (c.stages() > 1) {
     return needs("is for parallel.layout = experts, where all devices compute a layer's experts");
   }
@@ -70,8 +59,8 @@ Status check_sharing(const RunConfig& c) {
   if (c.parallel.sharing == Sharing::kData && divided) RETURN_IF_ERROR(check_data(c));
   if (c.parallel.sharing == Sharing::kModel) return check_model(c);
   if (c.parallel.hidden_shares.empty()) return Status();
-  return refuse_sharing("parallel.hidden_shares", c.parallel.hidden_shares.front(),
-                        "cut experts where parallel.sharing = model; leave them out, or set that");
+  return refuse("parallel.hidden_shares", c.parallel.hidden_shares.front(),
+                "cut experts where parallel.sharing = model; leave them out, or set that");
 }
 
 std::vector<int64_t> RunConfig::hidden_shares() const { return numbers_of(parallel.hidden_shares); }

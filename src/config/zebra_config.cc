@@ -6,20 +6,12 @@
 
 #include "base/bytes.h"
 #include "base/number_text.h"
+#include "config/option_value.h"
 
 namespace pagoda {
 namespace {
 
-Status refuse(const char* key, const std::string& value, const std::string& why) {
-  return Status(Exit::kUsage, key + (" = " + value) + ": " + why);
-}
-
 constexpr int64_t kMostCount = 1 << 20;
-
-int64_t count_of(const std::string& text) {
-  int64_t count = 0;
-  return parse_int64(text, count) ? count : 0;
-}
 
 Status check_counts(const char* key, const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
