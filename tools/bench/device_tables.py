@@ -283,24 +283,29 @@ def weak(bench, _):
                 "limited by"], rows)
 
 
+def of_two(bench, model, devices, processes, count):
+    """A run of two devices, whose experts' weights wait in the host: where all stays on devices,
+    rows travel."""
+    shards = 8
+    part = count // shards
+    base = {"model.path": model, "train.devices": devices, "train.optimizer_threads": 1,
+            "train.tokens_per_step": count, "train.micro_batch_tokens": part,
+            "data.sequence_len": part, "train.shards": shards, "train.expert_shards": shards,
+            "plan.group_blocks": 16, "ranks": processes}
+    plan = bench.ask(base | {"memory.device": "1TiB", "memory.host": "1TiB",
+                             "parallel.sharing": "data"})
+    return base | {"memory.device": budget(plan.least_device + 0.3 * plan.weights),
+                   "memory.host": "1GiB"}
+
+
 def sharing(bench, scale):
-    rows, experts, shards = [], 8, 8
+    rows, experts = [], 8
     choices, tokens = SHARED[scale]
     for top_k in choices:
         bench.experts_per_token = top_k
         model = bench.model(experts, SHARED_FFN)
         for count in tokens:
-            part = count // shards
-            base = {"model.path": model, "train.devices": "cpu/8", "train.optimizer_threads": 1,
-                    "train.tokens_per_step": count, "train.micro_batch_tokens": part,
-                    "data.sequence_len": part, "train.shards": shards,
-                    "train.expert_shards": shards, "plan.group_blocks": 16}
-            base["ranks"] = 2
-            plan = bench.ask(base | {"memory.device": "1TiB", "memory.host": "1TiB",
-                                     "parallel.sharing": "data"})
-            # Weights that wait in the host: where all stays on devices, rows travel.
-            base |= {"memory.device": budget(plan.least_device + 0.3 * plan.weights),
-                     "memory.host": "1GiB"}
+            base = of_two(bench, model, "cpu/8", 2, count)
             race = bench.race(f"sharing-{top_k}-{count}",
                               {kind: base | {"parallel.sharing": kind}
                                for kind in ("rows", "data", "auto")})
@@ -314,21 +319,6 @@ def sharing(bench, scale):
           f"bytes than more than {2.4 * SHARED_FFN:.0f} rows of an expert and a device")
     print_rows(["top", "tokens", "rows", "rows s/step", "data", "auto", "rows MiB sent", "data",
                 "auto"], rows)
-
-
-def of_two(bench, model, devices, processes, count):
-    """A run of two devices, whose experts' weights wait in the host: where all stays on devices,
-    experts are no guests."""
-    shards = 8
-    part = count // shards
-    base = {"model.path": model, "train.devices": devices, "train.optimizer_threads": 1,
-            "train.tokens_per_step": count, "train.micro_batch_tokens": part,
-            "data.sequence_len": part, "train.shards": shards, "train.expert_shards": shards,
-            "plan.group_blocks": 16, "ranks": processes}
-    plan = bench.ask(base | {"memory.device": "1TiB", "memory.host": "1TiB",
-                             "parallel.sharing": "data"})
-    return base | {"memory.device": budget(plan.least_device + 0.3 * plan.weights),
-                   "memory.host": "1GiB"}
 
 
 def expect_close_losses(race, one, other):
