@@ -198,8 +198,7 @@ void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const Laye
 // What travels of each row of the task's wave to the device that computes it.
 Blocks::RowArrays Executor::arrays_of(const Task& task, int seat) const {
   if (task.phase == Phase::kForward) return Blocks::RowArrays::kInputs;
-  const RunShape& shape = *setup_.shape;
-  const int64_t chunk = task.first_microbatch * shape.rounds() / shape.microbatches;
+  const int64_t chunk = setup_.shape->round_of(task.first_microbatch);
   const bool stayed = setup_.pages->keeps_rows(seat, {task.layer, chunk, task.wave});
   return stayed ? Blocks::RowArrays::kGradients : Blocks::RowArrays::kAll;
 }

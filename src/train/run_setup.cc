@@ -277,8 +277,7 @@ Sharing sharing_of(const RunShape& shape, const RunSetup& setup) {
 
 // Rows of an action of experts at most, if each row block had all of its rows.
 int64_t most_rows(const RunShape& shape) {
-  const int64_t rows =
-      shape.microbatches / shape.rounds() * shape.microbatch_tokens * shape.experts_per_token;
+  const int64_t rows = shape.round_rows();
   return rows + shape.num_experts * shape.sums.expert_shards * shape.row_block;
 }
 

@@ -59,8 +59,7 @@ bool is_modest(const GroupNeed& single, const GroupNeed& group, int64_t budget, 
 // The most row blocks that leave each of several devices so many groups of a layer's rows that
 // most of what they send travels beside what they compute.
 int64_t most_for_overlap(const RunShape& shape) {
-  const int64_t rows =
-      shape.microbatches / shape.rounds() * shape.microbatch_tokens * shape.experts_per_token;
+  const int64_t rows = shape.round_rows();
   // A stage's devices share a layer.
   const int64_t devices = div_ceil(shape.devices, shape.stages.count);
   return std::max<int64_t>(1, div_ceil(rows, shape.row_block) / (kLeastGroups * devices));

@@ -137,6 +137,12 @@ struct RunShape {
   bool updates_in_backward() const { return eager_adam && !options.optimizer_at_end; }
   // Groups of microbatches that are taken through a layer's backward one after the other.
   int64_t rounds() const { return zebra || stages.several() ? sums.chunks : 1; }
+  int64_t round_microbatches() const { return microbatches / rounds(); }
+  int64_t round_of(int64_t microbatch) const { return microbatch / round_microbatches(); }
+  // Rows of a round that go through a layer's experts.
+  int64_t round_rows() const {
+    return round_microbatches() * microbatch_tokens * experts_per_token;
+  }
   // Gradients of experts are summed in pages; else in buffers of the group's device, one for each
   // expert of a group, since each is complete when its group is.
   bool pages_expert_sums() const {

@@ -28,7 +28,7 @@ SteadyRun::SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* foreca
       copies_(plan->shape()) {
   const RunShape& shape = plan->shape();
   const bool by_turns = tokens != Tokens::kEven && !shape.options.microbatch_major;
-  const int64_t together = shape.microbatches / shape.rounds();
+  const int64_t together = shape.round_microbatches();
   const auto count = [&](int64_t b, int64_t e) {
     if (tokens == Tokens::kOne) return int64_t{1};
     return by_turns ? share_of(shape, together, b / together, e) : share_of(shape, 1, b, e);

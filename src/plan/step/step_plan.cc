@@ -23,7 +23,7 @@ StepPlan::StepPlan(const RunShape& shape, const PageTable& pages, const Options&
 }
 
 void StepPlan::check_taken_together(Microbatches microbatches) const {
-  const int64_t together = shape_.microbatches / shape_.rounds();
+  const int64_t together = shape_.round_microbatches();
   CHECK(microbatches.count == together && microbatches.first % together == 0);
 }
 

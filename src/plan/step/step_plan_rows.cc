@@ -8,7 +8,7 @@
 namespace pagoda {
 
 PageTable::ChunkWave StepPlan::chunk_wave(const WavePlace& at) const {
-  return {at.layer, at.first_microbatch * shape_.rounds() / shape_.microbatches, at.wave};
+  return {at.layer, shape_.round_of(at.first_microbatch), at.wave};
 }
 
 // A pass without a backward leaves them to be overwritten.

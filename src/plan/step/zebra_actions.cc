@@ -46,7 +46,7 @@ class Orders {
     }
   }
   void issue(Row& row) {
-    const int64_t width = shape_.microbatches / shape_.rounds();
+    const int64_t width = shape_.round_microbatches();
     ActionList& list = row.kind == ActionKind::kExperts ? orders_.experts : orders_.attention;
     list.push_back({row.kind, row.phase, row.layer, {row.next++ * width, width}});
   }
@@ -170,7 +170,7 @@ class Join {
   }
   // What stands behind all layers.
   void end(PassExtent extent) {
-    const int64_t width = shape_.microbatches / shape_.rounds();
+    const int64_t width = shape_.round_microbatches();
     for (int64_t first = 0; first < shape_.microbatches; first += width) {
       const Microbatches chunk{first, width};
       const int64_t last = shape_.num_layers - 1;

@@ -25,7 +25,7 @@ class RunTimes {
       : shape_(shape),
         profile_(profile),
         rooms_(rooms),
-        width_(shape.microbatches / shape.rounds()),
+        width_(shape.round_microbatches()),
         attended_(static_cast<size_t>(shape.devices), 0) {
     for (int64_t b = 0; b < width_; ++b) ++attended_[static_cast<size_t>(shape.attending(0, b))];
     all_stays_ = all_stays({});
@@ -299,8 +299,7 @@ std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>&
 int64_t rows_to_keep(const RunShape& shape, const std::vector<WeightRoom>& rooms) {
   constexpr double kPartOfGroup = 1.125;  // a device has eight groups of a layer's rows at least
   if (rooms.empty()) return 0;
-  const int64_t rows =
-      shape.microbatches / shape.rounds() * shape.microbatch_tokens * shape.experts_per_token;
+  const int64_t rows = shape.round_rows();
   const int64_t blocks = div_ceil(div_ceil(rows, shape.num_experts), shape.row_block);
   int64_t most = 0;                            // experts of a layer on a device
   std::vector<double> bytes(rooms.size(), 0);  // of a row of each action that a device keeps
