@@ -22,18 +22,16 @@ TEST(RanksFaults, EachCallOfEachRankFailsOnce) {
     for (int64_t call = 1; call < 2000; call += stride) {
       SCOPED_TRACE(strf("call %lld of rank %d", (long long)call, faulty));
       run.begin();
-      SimStorage first(1), second(2);
-      SimStorage* const machines[] = {&first, &second};
-      RunLeg leg{2, 1};
-      leg.storage = [&](int rank) { return machines[rank]; };
+      TwoMachines two;
+      RunLeg leg = two.leg();
       leg.until = 1;
       expect_ok(run.run(leg));
       leg.resume = true;
       leg.until = 2;
-      machines[faulty]->inject({.calls = kSimAll, .nth = call});
+      two.machines[faulty]->inject({.calls = kSimAll, .nth = call});
       LegOutcome outcome = run.run(leg);
-      const bool done = machines[faulty]->faults() == 0;
-      machines[faulty]->clear_faults();
+      const bool done = two.machines[faulty]->faults() == 0;
+      two.machines[faulty]->clear_faults();
       for (const Status& status : outcome.statuses) {
         EXPECT_EQ(status.code(), outcome.status().code()) << status.message();
         EXPECT_EQ(status.message(), outcome.status().message());
@@ -41,7 +39,7 @@ TEST(RanksFaults, EachCallOfEachRankFailsOnce) {
       failed_runs += !outcome.ok();
       if (!outcome.ok()) {
         run.forget_last_leg();
-        for (SimStorage* machine : machines) machine->restart();
+        two.restart();
         outcome = run.run(leg);
         expect_ok(outcome);
         if (outcome.losses.empty()) continue;  // step 2 had been saved: its loss is not known
@@ -148,16 +146,14 @@ TEST(RanksFaults, EachCallOfAMoveFailsOnce) {
 TEST(RanksFaults, ASaveThatFailsOnOneRankIsNoneOnAll) {
   const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
   RankedTrainers run(ClipKind::kGlobal, 4);
-  SimStorage first(1), second(2);
-  SimStorage* const machines[] = {&first, &second};
-  RunLeg leg{2, 1};
+  TwoMachines two;
+  RunLeg leg = two.leg();
   leg.smallest = true;
-  leg.storage = [&](int rank) { return machines[rank]; };
   leg.until = 3;
   leg.save = false;
   leg.stepped = [&](Trainer& trainer, RankGroup& group) {
     if (trainer.steps_done() != 1) return Status();
-    if (group.rank() == 0) first.inject({.calls = kSimWriteFile, .nth = 1, .error = ENOSPC});
+    if (group.rank() == 0) two.first.inject({.calls = kSimWriteFile, .nth = 1, .error = ENOSPC});
     const Status saved = trainer.save();
     EXPECT_EQ(saved.code(), Exit::kIoError) << saved.message();
     EXPECT_EQ(trainer.saved_step(), 0);
@@ -166,9 +162,9 @@ TEST(RanksFaults, ASaveThatFailsOnOneRankIsNoneOnAll) {
   const LegOutcome outcome = run.run(leg);
   expect_ok(outcome);
   for (const Paging& paging : outcome.paging) expect_paged(paging);
-  EXPECT_EQ(first.faults(), 1);
+  EXPECT_EQ(two.first.faults(), 1);
   run.forget_last_leg();
-  for (SimStorage* machine : machines) machine->restart();  // the program was killed
+  two.restart();  // the program was killed
   leg.stepped = {};
   leg.resume = leg.save = true;
   leg.until = 4;
@@ -180,27 +176,25 @@ TEST(RanksFaults, ASaveThatFailsOnOneRankIsNoneOnAll) {
 TEST(RanksFaults, AStoreThatCannotBeWrittenEndsAll) {
   const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
   RankedTrainers run(ClipKind::kGlobal, 4);
-  SimStorage first(1), second(2);
-  SimStorage* const machines[] = {&first, &second};
-  RunLeg leg{2, 1};
+  TwoMachines two;
+  RunLeg leg = two.leg();
   leg.smallest = true;
-  leg.storage = [&](int rank) { return machines[rank]; };
   leg.until = 4;
   for (const uint32_t calls : {kSimSync, kSimWrite}) {
     run.begin();
     leg.resume = false;
     leg.stepped = [&](Trainer& trainer, RankGroup& group) {
       if (trainer.steps_done() != 1) return Status();
-      if (group.rank() == 1) second.inject({.calls = calls, .nth = 1, .error = ENOSPC});
+      if (group.rank() == 1) two.second.inject({.calls = calls, .nth = 1, .error = ENOSPC});
       const Status saved = trainer.save();
       EXPECT_FALSE(saved.ok());
       EXPECT_EQ(trainer.saved_step(), 0);
       return saved;
     };
     expect_all_ended(run.run(leg), Exit::kIoError, "rank 1: " + host_name() + ": ");
-    second.clear_faults();
+    two.second.clear_faults();
     run.forget_last_leg();
-    for (SimStorage* machine : machines) machine->restart();
+    two.restart();
     leg.stepped = {};
     leg.resume = true;
     expect_ok(run.run(leg));

@@ -418,28 +418,26 @@ TEST(RanksMoves, EachCallFailsOnce) {
       SCOPED_TRACE(strf("call %lld of rank %d", (long long)call, faulty));
       run.begin();
       Mover mover(4, false);
-      SimStorage first(1), second(2);
-      SimStorage* const machines[] = {&first, &second};
-      RunLeg leg{2, 1};
+      TwoMachines two;
+      RunLeg leg = two.leg();
       leg.smallest = true;
-      leg.storage = [&](int rank) { return machines[rank]; };
       leg.configure = [](RunConfig& config, int) { count_rows(config); };
       leg.stepped = std::ref(mover);
       leg.until = 1;
       expect_ok(run.run(leg));
       leg.resume = true;
       leg.until = 3;
-      machines[faulty]->inject({.calls = kSimAll, .nth = call});
+      two.machines[faulty]->inject({.calls = kSimAll, .nth = call});
       LegOutcome outcome = run.run(leg);
-      const bool done = machines[faulty]->faults() == 0;
-      machines[faulty]->clear_faults();
+      const bool done = two.machines[faulty]->faults() == 0;
+      two.machines[faulty]->clear_faults();
       for (const Status& status : outcome.statuses) {
         EXPECT_EQ(status.code(), outcome.status().code()) << status.message();
       }
       if (!outcome.ok()) {
         ++failed;
         run.forget_last_leg();
-        for (SimStorage* machine : machines) machine->restart();
+        two.restart();
         outcome = run.run(leg);
         expect_ok(outcome);
         if (outcome.losses.empty()) continue;  // the last step had been saved

@@ -17,6 +17,16 @@ bool LegOutcome::ok() const {
   return true;
 }
 
+RunLeg TwoMachines::leg() {
+  RunLeg leg{2, 1};
+  leg.storage = [this](int rank) { return machines[rank]; };
+  return leg;
+}
+
+void TwoMachines::restart() {
+  for (SimStorage* machine : machines) machine->restart();
+}
+
 void expect_ok(const LegOutcome& outcome) {
   for (size_t r = 0; r < outcome.statuses.size(); ++r) {
     ASSERT_TRUE(outcome.statuses[r].ok()) << "rank " << r << ": " << outcome.statuses[r].message();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/testing/ranks/rank_threads.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 
 namespace pagoda {
@@ -41,6 +42,17 @@ struct LegOutcome {
 
   bool ok() const;
   const Status& status() const { return statuses[0]; }
+};
+
+// A machine for each of two ranks of one device, for faults of its storage.
+struct TwoMachines {
+  SimStorage first{1}, second{2};
+  SimStorage* const machines[2] = {&first, &second};
+
+  // On these machines, which outlive it.
+  RunLeg leg();
+  // Restarts both, as after the programs were killed.
+  void restart();
 };
 
 // All ranks ended well.
