@@ -67,7 +67,7 @@ MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
 }
 
 // What a step of a rank's devices needs at a time does not grow with layers behind the second that
-// has experts.
+// has experts, but for rows that every layer keeps.
 ModelShape first_layers(ModelShape model) {
   size_t layers = 0;
   for (int moe = 0; layers < model.is_moe.size() && moe < 2; ++layers) moe += model.is_moe[layers];
@@ -146,11 +146,11 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
     other.offloaded = {offloaded};
     return other;
   };
-  const ModelShape brief_model = first_layers(model);
+  const ModelShape needing = setup.kept_rows > 0 ? model : first_layers(model);
   const auto keep_rows = [&](RunSetup& keeping) {
     if (!config.auto_kept_rows()) return;
     keeping.kept_rows = 0;
-    const std::vector<WeightRoom> rooms = weight_rooms(machines, brief_model, config, keeping);
+    const std::vector<WeightRoom> rooms = weight_rooms(machines, needing, config, keeping);
     keeping.kept_rows = rows_to_keep(make_run_shape(model, keeping), rooms);
   };
   const auto with = [&](int64_t devices, int64_t offloaded) {
@@ -159,7 +159,7 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
     return make_run_shape(model, of_candidate);
   };
   open.rooms = [&](int64_t devices, int64_t offloaded) {
-    return weight_rooms(machines, brief_model, config, candidate(devices, offloaded));
+    return weight_rooms(machines, needing, config, candidate(devices, offloaded));
   };
   const MachineProfile profile =
       costs_of(machines, model, with(open.attention_devices.value_or(1), 0), config, setup);

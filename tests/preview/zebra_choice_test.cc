@@ -122,6 +122,21 @@ TEST(ZebraChoice, RowsStayWhereAllHasRoom) {
   EXPECT_EQ(written(told).parallel.kept_rows, "300");
 }
 
+// Rows of 128 bytes stay on the slower device: 256 of each of four chunks in three layers.
+TEST(ZebraChoice, RowsThatAreToldToStayTakeRoomInEveryLayer) {
+  const auto chosen_with = [](const char* kept_rows, int64_t slow_bytes) {
+    RunConfig config = run_of_two({"1GiB", std::to_string(slow_bytes)});
+    config.parallel.kept_rows = kept_rows;
+    RunConfig written = config;
+    write_zebra(planned_run(model_sizes(), config, sheet_of(config)).take().shape, written);
+    return written.parallel.offloaded;
+  };
+  constexpr int64_t kKept = 3 * 4 * 256 * 128;
+  for (int64_t bytes = 2'000'000; bytes < 3'000'000; bytes += 50'000) {
+    EXPECT_EQ(chosen_with("256", bytes + kKept), chosen_with("0", bytes)) << bytes;
+  }
+}
+
 // An expert has 3 * 64 * 96 bf16 weights, 36,864 bytes, and twice as many of fp32 sums. The slower
 // device has twelve in each of three layers: 442,368 bytes a layer. A byte takes 1 us to come.
 TEST(ZebraChoice, PagesOfExpertsTakeTheTimeCountedByHand) {
