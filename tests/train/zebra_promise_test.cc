@@ -97,7 +97,10 @@ const ZebraRow kRows[] = {
      .resumed = true,
      .correction_speed = 0.01},
     {.what = "rows stay", .kept_rows = "100000"},
-    {.what = "rows of the first waves stay", .devices = "cpu*3", .kept_rows = "500"},
+    {.what = "rows of the first waves stay",
+     .devices = "cpu*3",
+     .plan = {.group_blocks = 1},
+     .kept_rows = "500"},
     {.what = "rows stay, two and two, some experts too",
      .devices = "cpu*4",
      .attention = 2,
@@ -196,6 +199,7 @@ SentInSteps sent_with(const char* kept_rows) {
   config.train.devices = {"cpu*2"};
   config.parallel.offloaded = {"0"};
   config.parallel.kept_rows = kept_rows;
+  config.plan.group_blocks = 1;
   SimStorage storage(7);
   SentInSteps sent;
   auto trainer = Trainer::start(config, false, &storage).take();

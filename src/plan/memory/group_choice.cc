@@ -56,9 +56,13 @@ bool is_modest(const GroupNeed& single, const GroupNeed& group, int64_t budget, 
          (single.whole[device] > budget || group.whole[device] <= budget);
 }
 
+// Whether other chunks' experts are computed while a chunk's rows travel.
+bool rounds_overlap(const RunShape& shape) { return shape.zebra && shape.rounds() > 1; }
+
 // The most row blocks that leave each of several devices so many groups of a layer's rows that
 // most of what they send travels beside what they compute.
 int64_t most_for_overlap(const RunShape& shape) {
+  if (rounds_overlap(shape)) return std::max<int64_t>(1, shape.most_round_blocks());
   const int64_t rows = shape.round_rows();
   // A stage's devices share a layer.
   const int64_t devices = div_ceil(shape.devices, shape.stages.count);
@@ -73,7 +77,11 @@ GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budg
   if (!together || shape.num_experts == 0) return {};
   shape.group_blocks = 1;
   const GroupNeed single = need_of(shape, fixed_bytes);
-  for (int64_t blocks = most; blocks > 1; blocks /= 2) {
+  if (rounds_overlap(shape)) {
+    const int64_t all = most_for_overlap(shape);
+    most = div_ceil(all, div_ceil(all, most));
+  }
+  for (int64_t blocks = most; blocks > 1; blocks = div_ceil(blocks, 2)) {
     if (shape.devices > 1 && blocks > most_for_overlap(shape)) continue;
     shape.group_blocks = blocks;
     const GroupNeed group = need_of(shape, fixed_bytes);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
+
 namespace pagoda {
 
 namespace {
@@ -69,6 +71,16 @@ bool RunShape::rank_computes_with(int rank, int64_t record) const {
     if (computes_with(d, record)) return true;
   }
   return false;
+}
+
+int64_t RunShape::most_round_blocks() const {
+  std::vector<int64_t> on_device(static_cast<size_t>(num_layers * devices), 0);
+  int64_t most = 0;
+  for (const RecordShape& record : records) {
+    if (record.expert < 0) continue;
+    most = std::max(most, ++on_device[static_cast<size_t>(record.layer * devices + record.device)]);
+  }
+  return most > 0 ? most * div_ceil(div_ceil(round_rows(), num_experts), row_block) : 0;
 }
 
 int64_t RunShape::sum_elements() const {

@@ -143,6 +143,9 @@ struct RunShape {
   int64_t round_rows() const {
     return round_microbatches() * microbatch_tokens * experts_per_token;
   }
+  // Row blocks of a round in a layer on the device that has most, where all experts have equally
+  // many rows.
+  int64_t most_round_blocks() const;
   // Gradients of experts are summed in pages; else in buffers of the group's device, one for each
   // expert of a group, since each is complete when its group is.
   bool pages_expert_sums() const {

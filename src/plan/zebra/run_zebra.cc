@@ -297,26 +297,19 @@ std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>&
 }
 
 int64_t rows_to_keep(const RunShape& shape, const std::vector<WeightRoom>& rooms) {
-  constexpr double kPartOfGroup = 1.125;  // a device has eight groups of a layer's rows at least
+  constexpr double kPartOfGroup = 1.125;  // its groups have room for a few blocks more
   if (rooms.empty()) return 0;
-  const int64_t rows = shape.round_rows();
-  const int64_t blocks = div_ceil(div_ceil(rows, shape.num_experts), shape.row_block);
-  int64_t most = 0;                            // experts of a layer on a device
-  std::vector<double> bytes(rooms.size(), 0);  // of a row of each action that a device keeps
+  const int64_t kept = shape.most_round_blocks() * shape.row_block;
+  std::vector<double> bytes(rooms.size(), 0);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
-    if (shape.is_moe[static_cast<size_t>(l)] == 0) continue;
-    std::vector<int64_t> experts(rooms.size(), 0);
-    for (int64_t e = 0; e < shape.num_experts; ++e) {
-      const int device = shape.records[static_cast<size_t>(shape.expert(l, e))].device;
-      most = std::max(most, ++experts[static_cast<size_t>(device)]);
+    std::vector<uint8_t> computes(rooms.size(), 0);
+    for (int64_t e = 0; e < shape.num_experts && shape.is_moe[static_cast<size_t>(l)]; ++e) {
+      computes[static_cast<size_t>(shape.records[shape.expert(l, e)].device)] = 1;
     }
-    for (size_t d = 0; d < experts.size(); ++d) {
-      const int64_t row_bytes = experts[d] > 0 ? shape.hidden_size * shape.dtype_bytes : 0;
-      bytes[d] += static_cast<double>(shape.rounds() * row_bytes);
-    }
+    const auto rows = kPartOfGroup * static_cast<double>(shape.rounds() * kept);
+    const auto row_bytes = static_cast<double>(shape.hidden_size * shape.dtype_bytes);
+    for (size_t d = 0; d < bytes.size(); ++d) bytes[d] += computes[d] * rows * row_bytes;
   }
-  const int64_t kept = most * blocks * shape.row_block;
-  for (double& of_device : bytes) of_device *= kPartOfGroup * static_cast<double>(kept);
   return RunTimes(shape, {}, rooms).all_stays(bytes) ? kept : 0;
 }
 

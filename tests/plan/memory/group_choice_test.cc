@@ -46,6 +46,28 @@ TEST(GroupChoice, SeveralDevicesHaveEightGroupsOfALayer) {
   EXPECT_EQ(blocks(shape_of(2, 1 << 20)), kMost);
 }
 
+// Each expert has 512 rows of a chunk, two row blocks, and all but one have one device.
+TEST(GroupChoice, InZebraAChunksExpertsAreOneGroupOrEqualParts) {
+  const int64_t experts = shape_of(2, 16).num_experts;
+  RunShape shape = shape_of(2, 4 * 512 * experts);
+  shape.zebra = true;
+  shape.sums.chunks = 4;
+  for (RecordShape& record : shape.records) {
+    if (record.expert >= 0) record.device = record.expert > 0;
+  }
+  const int64_t all = 2 * (experts - 1);
+  ASSERT_GT(all, 4);
+  ASSERT_LT(all, kMost);
+  EXPECT_EQ(blocks(shape), all);
+  const auto too_much = [all](int64_t of_group, int) {
+    return of_group == all ? int64_t{1} << 50 : int64_t{0};
+  };
+  EXPECT_EQ(choose_group(shape, true, int64_t{1} << 50, kMost, too_much).blocks, all / 2);
+  const int64_t parts = (all + 3) / 4;
+  EXPECT_EQ(choose_group(shape, true, int64_t{1} << 50, 4, too_much).blocks,
+            (all + parts - 1) / parts);
+}
+
 TEST(GroupChoice, WhatTheRunFileSaysIsTaken) {
   RunShape shape = shape_of(4, 4096);
   shape.options.group_blocks = 5;
