@@ -110,7 +110,8 @@ struct StepForecast {
 // a shape of `model`.
 Result<StepForecast> forecast_step(const PlannedRun& run, const ModelShape& model,
                                    const MachineSheet& sheet, const CoarseLimits& limits);
-// The step that all ranks make together. `network`: a transfer from one rank to another, by byte.
+// The step that all ranks make together. `network`: a transfer from one rank to another, by byte,
+// on one link; a rank of several GPUs has as many links.
 // Errors name the rank. REQUIRES: one run for each rank, in their order, alike but for their
 // budgets.
 Result<StepForecast> forecast_step(std::span<const PlannedRank> ranks, const Cost& network,
