@@ -49,7 +49,7 @@ ROOMS = {
     "plan/memory": PLAN | {"plan/step", "plan/machine"},
     "plan/forecast": PLAN | {"plan/step", "plan/machine", "plan/memory"},
     "plan/mesh": PLAN | {"plan/step", "plan/machine"},
-    "plan/zebra": PLAN | {"plan/step", "plan/machine", "plan/mesh"},
+    "plan/zebra": PLAN | {"plan/step", "plan/machine"},
     "plan/search": PLAN | {"optim/state_format.h", "plan/step", "plan/machine", "plan/mesh",
                            "plan/zebra"},
     "plan/exchange": PLAN | {"plan/rounds", "plan/step"},

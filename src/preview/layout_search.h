@@ -1,10 +1,13 @@
 // Searches the layouts of a run that has a process on each node of a cluster: parallel.layout, with
 // 2 to 16 train.chunks for zebra, in which the planner chooses what else is open
-// (preview/zebra_choice.h), and for pipelines of 2, 4 and 8 stages, and as many as the run has, in
-// the order that it names. Of the fastest, each parallel.exchange is tried where the run leaves it
-// open. All are forecast with the tasks that `train` runs (preview/run_forecast.h), so models with
-// dense layers and nodes of any kinds are no special case. The layout and the exchange change no
-// bit; train.chunks does. Pure.
+// (preview/zebra_choice.h), and for pipelines of 2, 4, 8 and 16 stages, and as many as the run has,
+// in the order that it names; where a stage has more devices than there are shards, with as many
+// shards as devices. Of the fastest the other orders are tried, larger microbatches, and each
+// parallel.exchange where the run leaves it open. All are forecast with the tasks that `train` runs
+// (preview/run_forecast.h), so models with dense layers and nodes of any kinds are no special case.
+// Of many devices fewer layouts are tried, one of train.chunks for each stage and then more, and
+// steps of a few layers are simulated (preview/few_layers.h). parallel changes no bit; train does.
+// Pure.
 #pragma once
 
 #include <span>
@@ -12,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/search/cluster_changes.h"
 #include "preview/run_forecast.h"
 
 namespace pagoda {
@@ -20,6 +24,9 @@ struct SearchedLayout {
   std::vector<RunConfig> configs;  // [rank] with every number of the layout in it
   bool as_it_is = false;           // the run has this layout already
   RanksForecast forecast;
+  bool few_layers = false;  // forecast from runs of a few layers
+
+  std::string text() const;  // its settings in a line
 
   // What a run file of this layout has in [train] and [parallel]: "parallel.layout", "\"zebra\"".
   std::vector<std::pair<std::string, std::string>> settings() const;
@@ -36,5 +43,10 @@ struct LayoutSearch {
 // configs: [rank] its settings, whose train.chunks are tried, too. REQUIRES: as for planned_ranks.
 LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> configs,
                             const ClusterSheet& cluster, const CoarseLimits& limits);
+
+// Plans the layout alone on other clusters and with other tokens, as rank 0's settings have it.
+// `model` must outlive it.
+ClusterPlanner layout_planner(const ModelSizes& model, const SearchedLayout& layout,
+                              const CoarseLimits& limits);
 
 }  // namespace pagoda

@@ -86,23 +86,54 @@ TEST(LayoutSearch, ZebraKeepsAttentionOffASlowNode) {
       << section;
 }
 
-// With 61 layers of 256 experts on 32 devices, two chunks have 999,424 groups. Zebra has four
-// numbers of chunks, two stages as many, four stages three and eight two.
-TEST(LayoutSearch, WhatIsTooLargeIsLeftOut) {
-  const ModelSizes model =
-      read_model_sizes(std::string(PAGODA_GOLDEN_DIR) + "/../../configs/models/deepseek-v3.json")
-          .take();
-  ClusterSheet cluster = three_kinds();
-  cluster.nodes.assign(4, machine("gpu-8x80gb"));
+std::vector<RunConfig> eight_rows(const ClusterSheet& cluster, int64_t chunks) {
   RunConfig config;
   config.data.sequence_len = config.train.micro_batch_tokens = 4096;
-  config.train.tokens_per_step = 128 * config.data.sequence_len;
+  config.train.tokens_per_step = 8 * config.data.sequence_len;
+  config.train.chunks = chunks;
+  config.train.save_steps = 0;
   config.total_devices = devices_of_nodes(config, cluster);
-  const std::vector<RunConfig> configs(cluster.nodes.size(), config);
-  const LayoutSearch found = search_layouts(model, configs, cluster, kSearchPlan);
-  EXPECT_EQ(found.too_large, 4 + 4 + 3 + 2);
-  ASSERT_EQ(found.runs.size(), 1u);
-  EXPECT_TRUE(found.runs.front().as_it_is);
+  return std::vector(cluster.nodes.size(), config);
+}
+
+ModelSizes qwen() {
+  return read_model_sizes(std::string(PAGODA_GOLDEN_DIR) +
+                          "/../../configs/models/qwen3-30b-a3b.json")
+      .take();
+}
+
+// 48 layers on 8 devices are 48 x 8 x 8 = 3,072 parcels, so that few layouts are tried, by steps of
+// a few layers: experts as they are, zebra with two chunks, two stages with two, four with four and
+// eight with eight. Of eight stages both steps have 8 x 3 x 8 x 8 x 4 = 6,144 parcels.
+TEST(LayoutSearch, OfManyDevicesSomeAreTriedByAFewLayers) {
+  ClusterSheet cluster = three_kinds();
+  MachineSheet node = machine("gpu-8x80gb");
+  node.device.count = 4;
+  cluster.nodes.assign(2, node);
+  const std::vector<RunConfig> configs = eight_rows(cluster, 1);
+  const LayoutSearch found = search_layouts(qwen(), configs, cluster, kSearchPlan);
+  EXPECT_EQ(found.too_large, 0);
+  EXPECT_EQ(found.tried, 1 + 1 + 3);
+  ASSERT_FALSE(found.runs.empty());
+  for (const SearchedLayout& run : found.runs) {
+    EXPECT_TRUE(run.few_layers) << run.text();
+    EXPECT_EQ(run.forecast.tokens, 8 * 4096);
+    EXPECT_EQ(run.forecast.step.ranks.size(), 2u);
+  }
+}
+
+// Layers of which half have no experts are not alike. With two chunks on 32 devices experts and
+// zebra have 48 x 2 x 32 x 32 = 98,304 parcels, two stages with two chunks, four with four and
+// eight with eight half of that.
+TEST(LayoutSearch, WhatIsTooLargeIsLeftOut) {
+  ModelSizes model = qwen();
+  for (size_t l = 0; l < model.shape.is_moe.size(); l += 2) model.shape.is_moe[l] = 0;
+  ClusterSheet cluster = three_kinds();
+  cluster.nodes.assign(4, machine("gpu-8x80gb"));
+  const LayoutSearch found = search_layouts(model, eight_rows(cluster, 2), cluster, kSearchPlan);
+  EXPECT_EQ(found.too_large, 1 + 1 + 3);
+  EXPECT_EQ(found.tried, 0);
+  EXPECT_TRUE(found.runs.empty());
 }
 
 // The fastest layout gets the exchange with the shortest simulated step, flat among equals,

@@ -195,15 +195,14 @@ TEST_F(PlanTest, AClusterMindsNoMicrobatch) {
   expect_no_plan(words + Words{"--data.sequence_len", "10000"}, 2, "train.tokens_per_step");
 }
 
-// The page shows the stages or the streams of a cluster's best strategy, and the memory of a device
-// of each.
+// The page shows the streams of a cluster's best layout or strategy, and the memory of devices.
 TEST_F(PlanTest, ThePageOfAClusterHasLanesOfItsDevices) {
   const std::string page = dir_.file("step.html");
   struct Case {
     const char *model, *cluster, *tokens, *lane, *memory;
   };
   for (const Case& c :
-       {Case{"mixtral-8x7b", "4x8-gpu-80gb", "524288", "stage 3", "device of stage 3"},
+       {Case{"mixtral-8x7b", "4x8-gpu-80gb", "524288", "compute 1", ">host<"},
         Case{"olmoe-1b-7b", "a40-v100", "65536", "attention devices", "expert device"}}) {
     SCOPED_TRACE(c.cluster);
     const ProcessResult result =
@@ -281,29 +280,21 @@ TEST_F(PlanTest, SearchesClusters) {
                        "--json"};
   const nlohmann::json best = nlohmann::json::parse(plan(words).out, nullptr, false);
   ASSERT_TRUE(best.is_object());
-  ASSERT_EQ(best.at("strategies").size(), 1u);
-  const ProcessResult result = plan(words + Words{"--search"});
-  EXPECT_EQ(result.code, 0) << result.err;
-  const nlohmann::json all = nlohmann::json::parse(result.out, nullptr, false);
-  EXPECT_GT(all.at("strategies").size(), 1u);
-  EXPECT_EQ(all.at("strategies")[0], best.at("strategies")[0]);
-  const nlohmann::json& strategy = best.at("best_strategy");
-  EXPECT_FALSE(strategy.at("limited_by").get<std::string>().empty());
-  EXPECT_FALSE(strategy.at("helps").empty());
-  const double step_s = best.at("strategies")[0].at("step_s");
-  EXPECT_NEAR(strategy.at("total").at("seconds"), 2 * step_s, 1e-9 * step_s);
-  ASSERT_FALSE(strategy.at("lanes").empty());
-  for (const nlohmann::json& lane : strategy.at("lanes")) {
-    double busy_s = 0;
-    for (const nlohmann::json& part : lane.at("busy_s")) busy_s += part.get<double>();
-    EXPECT_GT(busy_s, 0) << lane;
-    EXPECT_LE(busy_s, (1 + 1e-9) * step_s) << lane;
-  }
-  ASSERT_FALSE(strategy.at("memory").empty());
-  for (const nlohmann::json& memory : strategy.at("memory")) {
-    EXPECT_LE(memory.at("peak_bytes"), memory.at("budget_bytes")) << memory;
-    EXPECT_LE(memory.at("always_bytes"), memory.at("peak_bytes")) << memory;
-    EXPECT_LE(memory.at("peak_at_s").get<double>(), step_s) << memory;
+  EXPECT_FALSE(best.contains("strategies"));
+  EXPECT_EQ(best.at("hostfile"), (std::vector<std::string>{"node0 slots=1", "node1 slots=1",
+                                                           "node2 slots=1", "node3 slots=1"}));
+  const nlohmann::json& layout = best.at("best_layout");
+  EXPECT_FALSE(layout.at("bottleneck").get<std::string>().empty());
+  const double step_s = best.at("layouts")[0].at("step_s");
+  EXPECT_EQ(layout.at("step_s"), step_s);
+  EXPECT_LT(step_s, best.at("as_train").at("step_s"));
+  EXPECT_NEAR(layout.at("total").at("seconds"), 2 * step_s, 1e-9 * step_s);
+  EXPECT_EQ(layout.at("ranks").size(), 4u);
+  const ProcessResult text = plan(Words(words.begin(), words.end() - 1) + Words{"--search"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  for (const char* word : {"layers are taken as alike", "[parallel]", "layout = \"pipeline\"",
+                           "hostfile  ", "node3 slots=1", "switches delay", "helps "}) {
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
   }
 }
 
@@ -381,7 +372,7 @@ TEST_F(PlanTest, APrintedSectionIsTheRunThatWasPlanned) {
   EXPECT_DOUBLE_EQ(json_of({"--json"}).at("as_train").at("step_s"), best_s);
 }
 
-// What fits with no strategy that keeps all in memory may fit as `train` runs it, on drives.
+// What no memory has room for fits as `train` runs it, on drives.
 TEST_F(PlanTest, AClustersRunIsThatOfTrain) {
   const Words large = {"--model.path",
                        configs("models/deepseek-v3.json"),
@@ -393,17 +384,17 @@ TEST_F(PlanTest, AClustersRunIsThatOfTrain) {
                        "4096"};
   const ProcessResult paged = plan(large);
   EXPECT_EQ(paged.code, 0) << paged.err;
-  for (const char* word : {"as train  a process on each node: ", "limited by drive",
-                           "rank 3: ", "no strategy without pages on disk", "fits with "}) {
+  for (const char* word : {"as train  a process on each node: ", "limited by drive", "best      ",
+                           "run file  ", "stages = "}) {
     EXPECT_NE(paged.out.find(word), std::string::npos) << word << "\n" << paged.out;
   }
   const ProcessResult none = plan(large + Words{"--memory.device", "2GiB"});
   EXPECT_EQ(none.code, 3) << none.err;
-  for (const char* word : {"671,026,419,200", "fits with ", " such nodes: PP ",
-                           "as train  the device of rank 0 has 2.00 GiB"}) {
+  for (const char* word : {"671,026,419,200", "as train  the device of rank 0 has 2.00 GiB"}) {
     EXPECT_NE(none.out.find(word), std::string::npos) << word << "\n" << none.out;
   }
-  EXPECT_NE(none.error_line().find("it fits with "), std::string::npos) << none.err;
+  EXPECT_NE(none.error_line().find("the device of rank 0 has 2.00 GiB"), std::string::npos)
+      << none.err;
   // A rank has the settings of its own section, but for what a flag says.
   const std::string file = dir_.file("ranks.toml");
   put_file(file, "[model]\npath = \"" + configs("models/olmoe-1b-7b.json") +

@@ -5,7 +5,8 @@
 // A device is two streams, as in a run: one sends, one receives, each one thing after the other
 // (plan/rounds/exchange_order.h says in which order). It has a card for its own node and one for
 // the others. A card sends one message at a time and takes one at a time; a message keeps the cards
-// of both ends for its latency and its bytes, as plan/mesh/hierarchical_exchange.h counts them.
+// of both ends for its latency and its bytes, as tests/testing/plan/hierarchical_exchange.h counts
+// them.
 //
 // Orders: flat, HALO, rounds, shortest first (Aurora's SJF) and random, on 4 and 8 nodes of 2
 // devices, 10 us within a node, 50 and 500 us between them. Counts: even; drawn at random; skewed,
@@ -33,9 +34,9 @@
 #include "bench/race/timing.h"
 #include "parallel/local_link.h"
 #include "plan/exchange/routed_traffic.h"
-#include "plan/mesh/hierarchical_exchange.h"
 #include "plan/rounds/exchange_order.h"
 #include "plan/rounds/traffic.h"
+#include "tests/testing/plan/hierarchical_exchange.h"
 #include "tests/testing/plan/recorded_layers.h"
 #include "tools/bench/random_token_run.h"
 

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "plan/mesh/pipeline_order.h"
+#include "tests/testing/plan/pipeline_recurrence.h"
 #include "tools/bench/measured_run.h"
 
 namespace pagoda {
@@ -92,13 +92,10 @@ double recurrence_s(const MeasuredRun& run, const Order& order, int64_t chunks) 
     stages.push_back({of[static_cast<size_t>(Phase::kForward)] / passes,
                       of[static_cast<size_t>(Phase::kBackward)] / passes});
   }
-  const auto schedule = order.order == PipelineOrder::kOneForwardOneBackward
-                            ? PipelineSchedule::kOneForwardOneBackward
-                            : PipelineSchedule::kGpipe;
-  const PipelineRun timed = need(run_pipeline(schedule, stages, chunks));
-  double end_s = 0;
-  for (size_t s = 0; s < stages.size(); ++s) end_s = std::max(end_s, timed.end_s(s));
-  return end_s;
+  const bool alternates = order.order == PipelineOrder::kOneForwardOneBackward;
+  const std::vector<double> ends_s = pipeline_ends_s(
+      alternates ? PipelineOrder::kOneForwardOneBackward : PipelineOrder::kGpipe, stages, chunks);
+  return *std::max_element(ends_s.begin(), ends_s.end());
 }
 
 void idle(Setting& setting) {

@@ -1,7 +1,7 @@
 // Prints what the planner's algorithms reach where the papers give figures: Aurora's speedups over
 // its baselines and its heuristics against all places, placement and migration of experts on skewed
-// loads, HeterMoE's sweeps. All simulated, nothing is measured: the same on every machine. Not
-// installed.
+// loads, HeterMoE's sweeps, Piper's figures by the tasks of runs. All simulated, nothing is
+// measured: the same on every machine. Not installed. Start it in the folder with configs/.
 //
 //   planner_figures [ROUTING]     ROUTING: of train --trace-routing, used beside drawn loads
 #include <algorithm>
@@ -23,6 +23,7 @@
 #include "tests/testing/plan/place_search.h"
 #include "tests/testing/plan/random_traffic.h"
 #include "tests/testing/plan/recorded_layers.h"
+#include "tools/bench/piper_figures.h"
 
 namespace pagoda {
 namespace {
@@ -402,6 +403,7 @@ void print_figures(const std::optional<RoutingTrace>& trace) {
   print_busy_shares();
   print_joined(kMixtralD1);
   print_stages(kMixtralD1);
+  print_piper_figures();
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "plan/search/node_pair_search.h"
 #include "preview/layout_choice.h"
 #include "preview/layout_search.h"
+#include "preview/rank_order.h"
 #include "preview/this_machine.h"
 
 namespace pagoda {
@@ -65,7 +66,10 @@ class PlanCommand : public RunCommand {
   Status search_machine(const ModelSizes& model);
   Status search_cluster(const ModelSizes& model);
   Result<std::vector<RunConfig>> configs_of_ranks(const ModelSizes& model,
-                                                  const ClusterSheet& where);
+                                                  const ClusterSheet& where,
+                                                  bool whole_rows = false);
+  Status add_layouts(const ModelSizes& model, SearchReport& report);
+  Status add_strategies(const ModelSizes& model, SearchReport& report);
   Result<RoutedForecast> plan_routing(const ModelSizes& model, std::vector<PlannedRun> runs,
                                       const ClusterSheet& where) const;
   ClusterDemand demand() const {
@@ -118,7 +122,8 @@ Status PlanCommand::read() {
   auto devices = parse_devices(config_.train.devices);
   if (elsewhere && devices.ok() && names_gpus(*devices)) gpus_ = std::ssize(*devices);
   if (!cluster_.empty()) {
-    ASSIGN_OR_RETURN(where_, read_cluster_sheet(cluster_));
+    ASSIGN_OR_RETURN(const ClusterSheet listed, read_cluster_sheet(cluster_));
+    where_ = in_rank_order(listed);
     config_.total_devices = devices_of_nodes(config_, *where_);
     // Microbatches are the search's, rows each.
     config_.train.micro_batch_tokens = config_.data.sequence_len;
@@ -158,21 +163,16 @@ Status PlanCommand::print(const SearchReport& report) const {
   return report.fits() ? Status() : Status(Exit::kDoesNotFit, report.why);
 }
 
-// With several devices, also without paging: states and weights where Piper has them.
+// With several devices also layouts of the run.
 Status PlanCommand::search_machine(const ModelSizes& model) {
   ASSIGN_OR_RETURN(const MachineSheet machine, sheet());
-  const bool several = machine.device.count > 1;
+  const bool several = machine.device.count > 1 || config_.num_devices() > 1;
   SearchReport report{model, "machine", machine.machine.name, config_.train.tokens_per_step,
                       kMostShown};
   auto settings = search_settings(model, config_, machine, kSearchPlan);
   if (!settings.ok() && !several) return settings.status();
   if (settings.ok()) report.settings = settings.take();
   if (several) {
-    auto strategies = pagoda::search_cluster(model.shape, one_node(machine), demand());
-    if (strategies.ok()) report.strategies = strategies.take();
-    if (!strategies.ok() && !settings.ok()) return strategies.status();
-  }
-  if (several || config_.num_devices() > 1) {
     RunConfig own = config_;
     own.total_devices = devices_of_nodes(own, one_node(machine));
     if (own.train.micro_batch_tokens == 0) {
@@ -180,20 +180,25 @@ Status PlanCommand::search_machine(const ModelSizes& model) {
                        choose_micro_batch_tokens(model, own, machine, 1, kSearchPlan));
     }
     report.layouts = search_layouts(model, {&own, 1}, one_node(machine), kSearchPlan);
+    if (report.layouts.runs.empty() && !settings.ok()) return settings.status();
   }
   const std::string& with = report.settings.fits_with;
   report.why = report.settings.fits.message() + (with.empty() ? "" : "; it fits with " + with);
   return print(report);
 }
 
-// Returns [rank] the settings of the run as a process on each node makes it.
+// Returns [rank] the settings of the run as a process on each node makes it. whole_rows: with
+// microbatches of a row each, where its own divides rows.
 Result<std::vector<RunConfig>> PlanCommand::configs_of_ranks(const ModelSizes& model,
-                                                             const ClusterSheet& where) {
+                                                             const ClusterSheet& where,
+                                                             bool whole_rows) {
   std::vector<RunConfig> configs;
   int64_t microbatch = 0;
   for (size_t r = 0; r < where.nodes.size(); ++r) {
     ASSIGN_OR_RETURN(RunConfig config, settings_of(static_cast<int>(r)));
     config.total_devices = devices_of_nodes(config, where);
+    int64_t& tokens = config.train.micro_batch_tokens;
+    if (whole_rows && tokens % config.data.sequence_len != 0) tokens = config.data.sequence_len;
     RETURN_IF_ERROR(config.validate_for_planning());
     if (config.train.micro_batch_tokens == 0) {
       ASSIGN_OR_RETURN(
@@ -221,47 +226,77 @@ Result<RoutedForecast> PlanCommand::plan_routing(const ModelSizes& model,
                          *trace_);
 }
 
-Status PlanCommand::search_cluster(const ModelSizes& model) {
+// On equal nodes, where the best layout is what is planned.
+Status PlanCommand::add_layouts(const ModelSizes& model, SearchReport& report) {
+  const ClusterSheet& where = *where_;
+  ASSIGN_OR_RETURN(const std::vector<RunConfig> configs, configs_of_ranks(model, where, true));
+  report.layouts = search_layouts(model, configs, where, kSearchPlan);
+  if (report.layouts.runs.empty()) {
+    const SearchedLayout own{configs, true, {}};
+    report.fit_with = cluster_fits_with(layout_planner(model, own, kSearchPlan), where, demand());
+    report.why = report.no_ranks;
+    if (!report.fit_with.empty()) report.why += "; it fits with " + report.fit_with.front().text;
+    return Status();
+  }
+  report.total_tokens = tokens_;
+  report.best_layout = true;
+  const SearchedLayout& best = report.layouts.runs.front();
+  if (search_) {
+    report.helps = cluster_helps(layout_planner(model, best, kSearchPlan), where, demand(),
+                                 best.forecast.tokens_per_s());
+  }
+  if (html_.empty()) return Status();
+  return write_output(html_, layout_page(report));
+}
+
+// On nodes of two kinds.
+Status PlanCommand::add_strategies(const ModelSizes& model, SearchReport& report) {
   const ClusterSheet& where = *where_;
   auto strategies = pagoda::search_cluster(model.shape, where, demand());
-  SearchReport report{model, "cluster", where.cluster.name, config_.train.tokens_per_step,
-                      search_ ? kMostShown : 1};
   if (strategies.ok()) report.strategies = strategies.take();
-  if (search_ && !where.equal_nodes()) {
+  if (search_) {
     auto ideal_s = ideal_parallel_s(model.shape, where, demand());
     if (ideal_s.ok()) report.ideal_s = *ideal_s;
+    auto configs = configs_of_ranks(model, where);
+    if (configs.ok()) report.layouts = search_layouts(model, *configs, where, kSearchPlan);
   }
+  const bool refused = !strategies.ok() && strategies.status().code() != Exit::kDoesNotFit;
+  if (refused && !report.fits()) return strategies.status();
+  const ClusterPlanner planner = strategy_planner(model.shape);
+  if (report.strategies.empty()) {
+    report.fit_with = cluster_fits_with(planner, where, demand());
+    report.why = strategies.status().message();
+    if (!report.fit_with.empty()) report.why += "; it fits with " + report.fit_with.front().text;
+    if (html_.empty() || !report.fits()) return Status();
+    return Status(Exit::kUsage, "--html: no strategy fits whose step a page could show");
+  }
+  report.total_tokens = tokens_;
+  const Strategy& best = report.strategies.front();
+  ASSIGN_OR_RETURN(report.timeline, node_pair_timeline(model.shape, where, demand(), best));
+  report.helps =
+      cluster_helps(planner, where, demand(), static_cast<double>(report.tokens) / best.step_s);
+  if (html_.empty()) return Status();
+  return write_output(html_, strategy_page(report, report.timeline));
+}
+
+Status PlanCommand::search_cluster(const ModelSizes& model) {
+  const ClusterSheet& where = *where_;
+  SearchReport report{model, "cluster", where.cluster.name, config_.train.tokens_per_step,
+                      search_ ? kMostShown : 1};
+  report.hostfile = hostfile(where);
   auto configs = configs_of_ranks(model, where);
   auto ranks = configs.ok() ? forecast_ranks(model, *configs, where, kCoarsePlan)
                             : Result<RanksForecast>(configs.status());
-  if (configs.ok() && search_) {
-    report.layouts = search_layouts(model, *configs, where, kSearchPlan);
-  }
   if (ranks.ok()) {
     report.ranks = ranks.take();
   } else {
     report.no_ranks = ranks.status().message();
   }
-  const bool refused = !strategies.ok() && strategies.status().code() != Exit::kDoesNotFit;
-  if (refused && !report.fits()) return strategies.status();
   if (report.ranks && trace_) {
     ASSIGN_OR_RETURN(std::vector<PlannedRun> runs, planned_ranks(model, *configs, where));
     ASSIGN_OR_RETURN(report.routed, plan_routing(model, std::move(runs), where));
   }
-  if (report.strategies.empty()) {
-    report.fit_with = cluster_fits_with(model.shape, where, demand());
-    report.why = strategies.status().message();
-    if (!report.fit_with.empty()) report.why += "; it fits with " + report.fit_with.front().text;
-    if (!html_.empty() && report.fits()) {
-      return Status(Exit::kUsage, "--html: no strategy fits whose step a page could show");
-    }
-    return print(report);
-  }
-  report.total_tokens = tokens_;
-  const Strategy& best = report.strategies.front();
-  ASSIGN_OR_RETURN(report.timeline, strategy_timeline(model.shape, where, demand(), best));
-  report.helps = cluster_helps(model.shape, where, demand(), best);
-  if (!html_.empty()) RETURN_IF_ERROR(write_output(html_, strategy_page(report, report.timeline)));
+  RETURN_IF_ERROR(where.equal_nodes() ? add_layouts(model, report) : add_strategies(model, report));
   return print(report);
 }
 

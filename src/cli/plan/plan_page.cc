@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "cli/plan/timeline_page.h"
 #include "plan/step/task_table.h"
@@ -47,17 +48,14 @@ TimelinePage::Chart chart_of(const char* name, int64_t budget, const Simulated& 
   return chart;
 }
 
-}  // namespace
-
-std::string plan_page(const PlanReport& report) {
-  const StepForecast& step = *report.plan.step;
+std::string step_page(std::string title, std::string text, const StepForecast& step) {
   TimelinePage page;
-  page.title = report.model.name + " on " + report.sheet.machine.name;
+  page.title = std::move(title);
   page.about =
       "One step as it is planned: attention blue, experts orange, head violet, updates red, "
       "transfers green (lighter in the backward). The broken line is the end of the forward. "
       "Below: bytes in slots of the device and of the host.";
-  page.text = report.text();
+  page.text = std::move(text);
   page.lanes = lanes_of(step.simulated);
   page.charts = {chart_of("device", step.device_bytes, step.simulated,
                           &SimulatedMemory::device_bytes),
@@ -69,13 +67,24 @@ std::string plan_page(const PlanReport& report) {
   return page.html();
 }
 
+}  // namespace
+
+std::string plan_page(const PlanReport& report) {
+  return step_page(report.model.name + " on " + report.sheet.machine.name, report.text(),
+                   *report.plan.step);
+}
+
+std::string layout_page(const SearchReport& report) {
+  return step_page(report.model.name + " on " + report.where, report.text(),
+                   report.layouts.runs.front().forecast.step);
+}
+
 std::string strategy_page(const SearchReport& report, const StrategyTimeline& timeline) {
   TimelinePage page;
   page.title = report.model.name + " on " + report.where;
   page.about = "One step of " + report.strategies.front().text() +
-               ", simulated: forwards and attention blue (backwards of stages lighter), experts "
-               "and other computing orange, head violet, transfers green, sums of gradients brown, "
-               "updates red. Below: bytes on a device.";
+               ", simulated: attention blue, experts and other computing orange, head violet, "
+               "transfers green, sums of gradients brown, updates red. Below: bytes on a device.";
   page.text = report.text();
   for (const StrategyLane& lane : timeline.lanes) {
     TimelinePage::Lane& drawn = page.lanes.emplace_back();

@@ -108,17 +108,10 @@ std::string rank_text(const RanksForecast& run, size_t rank) {
       format_decimal_bytes(static_cast<double>(r.sent_bytes)).c_str());
 }
 
-std::string ranks_text(const SearchReport& r) {
-  if (!r.no_ranks.empty()) return "as train  " + r.no_ranks + "\n";
-  if (!r.ranks) return "";
-  const RanksForecast& run = *r.ranks;
+// What is busy in a step, and what each rank has and does.
+std::string ranks_text(const RanksForecast& run) {
   const StepForecast& step = run.step;
-  std::string text = strf(
-      "as train  a process on each node: %s a step, %s tokens/s, MFU %.1f %%; "
-      "limited by %s\n",
-      seconds_text(step.step_s()).c_str(), rate_text(run.tokens_per_s()).c_str(), 100 * run.mfu(),
-      resource_name(step.bottleneck()));
-  text += "         ";
+  std::string text = "         ";
   for (int i = 0; i < kResources; ++i) {
     const auto resource = static_cast<Resource>(i);
     if (step.busy_s(resource) <= 0) continue;
@@ -135,12 +128,35 @@ std::string ranks_text(const SearchReport& r) {
   return text;
 }
 
-std::string layout_text(const SearchedLayout& run) {
-  std::string text;
-  for (const auto& [key, value] : run.settings()) {
-    text += (text.empty() ? "" : ", ") + key + " = " + value;
-  }
-  return (run.as_it_is ? "(as it is) " : "") + text;
+std::string as_train_text(const SearchReport& r) {
+  if (!r.no_ranks.empty()) return "as train  " + r.no_ranks + "\n";
+  if (!r.ranks) return "";
+  const RanksForecast& run = *r.ranks;
+  return strf(
+             "as train  a process on each node: %s a step, %s tokens/s, MFU %.1f %%; "
+             "limited by %s\n",
+             seconds_text(run.step.step_s()).c_str(), rate_text(run.tokens_per_s()).c_str(),
+             100 * run.mfu(), resource_name(run.step.bottleneck())) +
+         ranks_text(run);
+}
+
+// The layout that is planned: its step, the time of --tokens, and what would help.
+std::string best_layout_text(const SearchReport& r) {
+  if (!r.best_layout) return "";
+  const RanksForecast& run = r.layouts.runs.front().forecast;
+  return strf("best      %s a step, a process on each node\n",
+              seconds_text(run.step.step_s()).c_str()) +
+         ranks_text(run) + run_time_text(r.total_tokens, run.tokens_per_s(), "") +
+         helps_text(r.helps);
+}
+
+std::string hostfile_text(const SearchReport& r) {
+  if (r.hostfile.size() < 2) return "";
+  std::string text =
+      "hostfile  nodes in the order of ranks, those of a switch together; what switches delay "
+      "beyond is not simulated\n";
+  for (const std::string& line : r.hostfile) text += "          " + line + "\n";
+  return text;
 }
 
 // The best, and the run's own wherever it is; and what the run file of the best has.
@@ -160,10 +176,15 @@ std::string layouts_text(const SearchReport& r) {
     const RanksForecast& f = run.forecast;
     text += strf("%8zu %9.4g %10s %4.1f %%  %-10s  %s\n", i + 1, f.step.step_s(),
                  rate_text(f.tokens_per_s()).c_str(), 100 * f.mfu(),
-                 resource_name(f.step.bottleneck()), layout_text(run).c_str());
+                 resource_name(f.step.bottleneck()), run.text().c_str());
+  }
+  if (std::any_of(runs.begin(), runs.end(), [](const auto& run) { return run.few_layers; })) {
+    text +=
+        "          layers are taken as alike: steps of a few layers were simulated, with all "
+        "devices\n";
   }
   if (runs.front().as_it_is) return text;
-  text += "run file  of the first; train.chunks changes bits, the rest does not\n";
+  text += "run file  of the first; [train] changes bits, [parallel] does not\n";
   const std::string section = runs.front().section();
   for (size_t begin = 0; begin < section.size();) {
     const size_t end = section.find('\n', begin) + 1;
@@ -179,7 +200,8 @@ Json layout_json(const SearchedLayout& run) {
                {"step_s", f.step.step_s()},
                {"tokens_per_s", f.tokens_per_s()},
                {"mfu", f.mfu()},
-               {"bottleneck", resource_name(f.step.bottleneck())}};
+               {"bottleneck", resource_name(f.step.bottleneck())},
+               {"few_layers", run.few_layers}};
   // The literals of TOML that options have are those of JSON too.
   for (const auto& [key, value] : run.settings()) json["settings"][key] = Json::parse(value);
   return json;
@@ -235,8 +257,7 @@ Json strategy_json(const Strategy& strategy, int64_t tokens) {
           {"pipeline", strategy.mesh.pipeline},
           {"expert", strategy.mesh.expert},
           {"data", strategy.mesh.data},
-          {"microbatches", strategy.microbatches},
-          {"schedule", strategy.schedule == PipelineSchedule::kGpipe ? "gpipe" : "1f1b"}};
+          {"microbatches", strategy.microbatches}};
 }
 
 }  // namespace
@@ -250,13 +271,13 @@ std::string SearchReport::text() const {
       strf("%-9s %s\n", of, where.c_str()) +
       strf("run       %s tokens a step\n", grouped_digits(tokens).c_str());
   if (settings.tried > 0) text += settings_text(*this);
-  text += ranks_text(*this) + layouts_text(*this);
+  text += as_train_text(*this) + layouts_text(*this) + best_layout_text(*this);
   if (routed) text += routing_text(*routed);
   if (!strategies.empty()) text += strategies_text(*this);
-  if (strategies.empty() && ranks)
+  if (strategies.empty() && ranks && !why.empty())
     text += "found     no strategy without pages on disk: " + why + "\n";
   if (!timeline.lanes.empty()) text += best_strategy().text();
-  return text + fits_with_text(fit_with);
+  return text + fits_with_text(fit_with) + hostfile_text(*this);
 }
 
 std::string SearchReport::json() const {
@@ -284,6 +305,13 @@ std::string SearchReport::json() const {
   if (routed) json["as_train"]["routing"] = routing_json(*routed);
   if (!no_ranks.empty()) json["as_train"] = {{"why", no_ranks}};
   if (!timeline.lanes.empty()) json["best_strategy"] = best_strategy().json();
+  if (best_layout) {
+    const RanksForecast& run = layouts.runs.front().forecast;
+    json["best_layout"] = ranks_json(run);
+    add_tokens(total_tokens, run.tokens_per_s(), json["best_layout"]);
+    add_helps(helps, json["best_layout"]);
+  }
+  for (const std::string& line : hostfile) json["hostfile"].push_back(line);
   for (const ClusterChange& change : fit_with) {
     json["fits_with"].push_back({{"change", change.text}, {"strategy", change.strategy}});
   }

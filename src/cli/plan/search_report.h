@@ -22,7 +22,7 @@ struct SearchReport {
   int64_t tokens = 0;          // of a step
   size_t shown = 1;            // rows of each table
   SettingsSearch settings = {};  // for a machine
-  std::vector<Strategy> strategies = {};  // for several devices
+  std::vector<Strategy> strategies = {};  // for nodes of two kinds
   std::optional<double> ideal_s = {};     // ideal_parallel_s() of two kinds of devices
   StrategyTimeline timeline = {};         // the first strategy's; empty: not asked for
   std::vector<ClusterChange> helps = {}, fit_with = {};
@@ -32,6 +32,8 @@ struct SearchReport {
   std::optional<RanksForecast> ranks = {};
   std::string no_ranks = {};
   LayoutSearch layouts = {};                  // of the same run
+  bool best_layout = false;  // the first layout is what is planned, in place of a strategy
+  std::vector<std::string> hostfile = {};     // its lines; empty: for a machine
   std::optional<RoutedForecast> routed = {};  // the same run's: --routing
 
   // REQUIRES: strategies, and the timeline of the first.

@@ -133,16 +133,8 @@ std::string StrategyReport::text() const {
       lanes_text(timeline) +
       strf("speed     %s tokens/s, MFU %.1f %%; limited by %s\n", rate_text(rate).c_str(),
            100 * strategy.mfu, bottleneck_name(timeline).c_str());
-  if (total_tokens > 0) {
-    text += strf("tokens    %s of them: %s, nothing written to the drives\n",
-                 grouped_digits(total_tokens).c_str(),
-                 seconds_text(static_cast<double>(total_tokens) / rate).c_str());
-  }
-  for (const ClusterChange& change : helps) {
-    text += strf("%-9s %+5.0f %%  %s: %s\n", &change == &helps.front() ? "helps" : "",
-                 100 * change.gain, change.text.c_str(), change.strategy.c_str());
-  }
-  return text;
+  return text + run_time_text(total_tokens, rate, ", nothing written to the drives") +
+         helps_text(helps);
 }
 
 Json StrategyReport::json() const {
@@ -162,17 +154,38 @@ Json StrategyReport::json() const {
                               {"peak_at_s", peak.at_s},
                               {"always_bytes", peak.always}});
   }
-  if (total_tokens > 0) {
-    const double steps = static_cast<double>(total_tokens) / static_cast<double>(tokens);
-    json["total"] = {{"tokens", total_tokens}, {"seconds", steps * strategy.step_s}};
+  add_tokens(total_tokens, static_cast<double>(tokens) / strategy.step_s, json);
+  add_helps(helps, json);
+  return json;
+}
+
+std::string run_time_text(int64_t tokens, double tokens_per_s, const char* more) {
+  if (tokens == 0) return "";
+  return strf("tokens    %s of them: %s%s\n", grouped_digits(tokens).c_str(),
+              seconds_text(static_cast<double>(tokens) / tokens_per_s).c_str(), more);
+}
+
+std::string helps_text(const std::vector<ClusterChange>& helps) {
+  std::string text;
+  for (const ClusterChange& change : helps) {
+    text += strf("%-9s %+5.0f %%  %s: %s\n", text.empty() ? "helps" : "", 100 * change.gain,
+                 change.text.c_str(), change.strategy.c_str());
   }
+  return text;
+}
+
+void add_tokens(int64_t tokens, double tokens_per_s, Json& json) {
+  if (tokens == 0) return;
+  json["total"] = {{"tokens", tokens}, {"seconds", static_cast<double>(tokens) / tokens_per_s}};
+}
+
+void add_helps(const std::vector<ClusterChange>& helps, Json& json) {
   for (const ClusterChange& change : helps) {
     json["helps"].push_back({{"change", change.text},
                              {"strategy", change.strategy},
                              {"gain", change.gain},
                              {"tokens_per_s", change.tokens_per_s}});
   }
-  return json;
 }
 
 std::string fits_with_text(const std::vector<ClusterChange>& changes) {

@@ -27,6 +27,13 @@ struct StrategyReport {
 // takes much less than the step.
 std::string bottleneck_name(const StrategyTimeline& timeline);
 
+// The time that so many tokens take, and the changes that help; empty where there are none.
+std::string run_time_text(int64_t tokens, double tokens_per_s, const char* more);
+std::string helps_text(const std::vector<ClusterChange>& helps);
+// The same as members of a JSON object.
+void add_tokens(int64_t tokens, double tokens_per_s, Json& json);
+void add_helps(const std::vector<ClusterChange>& helps, Json& json);
+
 // The changes with which a model fits, a line each.
 std::string fits_with_text(const std::vector<ClusterChange>& changes);
 

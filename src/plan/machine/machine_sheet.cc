@@ -156,6 +156,7 @@ void ClusterSheet::declare(OptionTable& t) {
         "where the numbers are from");
   t.add("nodes", cluster.nodes, kRunOnly, "files of machines, one for each node");
   t.add("nodes_per_switch", cluster.nodes_per_switch, kRunOnly, "0: all");
+  t.add("hosts", cluster.hosts, kRunOnly, "names of nodes for a hostfile, one for each; or none");
   t.section("network", "Between nodes");
   t.add("gb_s", network.gb_s, kRunOnly, "of a device, each way");
   t.add("latency_us", network.latency_us, kRunOnly, "of a message");
@@ -166,6 +167,11 @@ void ClusterSheet::declare(OptionTable& t) {
 Status ClusterSheet::check() const {
   RETURN_IF_ERROR(check_integer("the number of cluster.nodes", static_cast<int64_t>(nodes.size())));
   RETURN_IF_ERROR(check_integer("cluster.nodes_per_switch", cluster.nodes_per_switch, 0));
+  if (!cluster.hosts.empty() && cluster.hosts.size() != nodes.size()) {
+    return Status(Exit::kUsage,
+                  strf("cluster.hosts has %zu names for %zu nodes; name each, or none",
+                       cluster.hosts.size(), nodes.size()));
+  }
   RETURN_IF_ERROR(check_sheet_rate("network.gb_s", network.gb_s));
   RETURN_IF_ERROR(check_sheet_amount("network.latency_us", network.latency_us));
   RETURN_IF_ERROR(check_sheet_amount("network.beyond_gb_s", network.beyond_gb_s));

@@ -104,6 +104,7 @@ struct ClusterSheet {
     SheetSource source = SheetSource::kDatasheet;
     std::vector<std::string> nodes;  // one machine's file for each node, relative to this file
     int64_t nodes_per_switch = 0;    // 0: all
+    std::vector<std::string> hosts;  // names of nodes, for a hostfile; or none
   } cluster;
   // A device's link to another node, each way: under the same switch, and beyond it.
   struct Network {
@@ -113,7 +114,7 @@ struct ClusterSheet {
   std::vector<MachineSheet> nodes;  // the sheets in those files; not a key
 
   void declare(OptionTable& table);
-  // kUsage: no node, a rate that is not above zero; the errors of each node's sheet.
+  // kUsage: no node, hosts for some nodes only, a rate not above zero; each sheet's errors.
   Status check() const;
   // A file with every key in it.
   std::string to_toml() const;

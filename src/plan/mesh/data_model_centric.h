@@ -13,6 +13,10 @@
 
 namespace pagoda {
 
+// How devices share a layer's experts. Either each has some experts, and rows travel; or each has a
+// part of every expert, and weights (data-centric) or rows to all (model-centric) travel.
+enum class ExpertSharing : uint8_t { kRows, kDataCentric, kModelCentric };
+
 // Equations 1 and 2: device i of n gets the share (1 / t_i) / sum_j (1 / t_j) of `whole` (tokens or
 // sequences of the batch, or columns of the hidden dimension), where t_i is its time for a test
 // that is the same for all. Shares are whole tiles and add up to the whole: each device gets its

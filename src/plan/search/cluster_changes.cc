@@ -1,7 +1,6 @@
 #include "plan/search/cluster_changes.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
 
@@ -56,12 +55,10 @@ Change with_links(const ClusterSheet& cluster, const ClusterDemand& demand) {
 }
 
 // {}: the change does not fit, or changes nothing.
-std::optional<ClusterChange> tried(const ModelShape& model, const Change& change) {
-  const auto strategies = search_cluster(model, change.cluster, change.demand);
-  if (!strategies.ok()) return {};
-  const Strategy& best = strategies.value().front();
-  const auto tokens = static_cast<double>(change.demand.sequence_len * change.demand.sequences);
-  return ClusterChange{change.text, best.text(), tokens / best.step_s, 0};
+std::optional<ClusterChange> tried(const ClusterPlanner& plan, const Change& change) {
+  auto planned = plan(change.cluster, change.demand);
+  if (!planned) return {};
+  return ClusterChange{change.text, std::move(planned->text), planned->tokens_per_s, 0};
 }
 
 bool gpus(const ClusterSheet& cluster) {
@@ -97,18 +94,28 @@ std::vector<Change> more_memory(const ClusterSheet& cluster, const ClusterDemand
 
 }  // namespace
 
-std::vector<ClusterChange> cluster_helps(const ModelShape& model, const ClusterSheet& cluster,
-                                         const ClusterDemand& demand, const Strategy& best) {
+ClusterPlanner strategy_planner(const ModelShape& model) {
+  return [&model](const ClusterSheet& cluster,
+                  const ClusterDemand& demand) -> std::optional<PlannedCluster> {
+    const auto strategies = search_cluster(model, cluster, demand);
+    if (!strategies.ok()) return {};
+    const Strategy& best = strategies.value().front();
+    const auto tokens = static_cast<double>(demand.sequence_len * demand.sequences);
+    return PlannedCluster{best.text(), tokens / best.step_s};
+  };
+}
+
+std::vector<ClusterChange> cluster_helps(const ClusterPlanner& plan, const ClusterSheet& cluster,
+                                         const ClusterDemand& demand, double tokens_per_s) {
   std::vector<Change> changes = {with_tokens(cluster, demand, 2 * demand.sequences),
                                  with_network(cluster, demand), with_links(cluster, demand),
                                  with_nodes(cluster, demand, 2 * cluster.nodes.size())};
   if (gpus(cluster)) changes.push_back(with_memory(cluster, demand, 2));
-  const auto tokens = static_cast<double>(demand.sequence_len * demand.sequences);
   std::vector<ClusterChange> helpful;
   for (const Change& change : changes) {
-    auto found = tried(model, change);
+    auto found = tried(plan, change);
     if (!found) continue;
-    found->gain = found->tokens_per_s / (tokens / best.step_s) - 1;
+    found->gain = found->tokens_per_s / tokens_per_s - 1;
     if (found->gain >= kWorthSaying) helpful.push_back(std::move(*found));
   }
   std::stable_sort(helpful.begin(), helpful.end(),
@@ -116,13 +123,14 @@ std::vector<ClusterChange> cluster_helps(const ModelShape& model, const ClusterS
   return helpful;
 }
 
-std::vector<ClusterChange> cluster_fits_with(const ModelShape& model, const ClusterSheet& cluster,
+std::vector<ClusterChange> cluster_fits_with(const ClusterPlanner& plan,
+                                             const ClusterSheet& cluster,
                                              const ClusterDemand& demand) {
   std::vector<ClusterChange> found;
   for (const auto& kind : {fewer_tokens(cluster, demand), more_nodes(cluster, demand),
                            more_memory(cluster, demand)}) {
     for (const Change& change : kind) {
-      auto fits = tried(model, change);
+      auto fits = tried(plan, change);
       if (!fits) continue;
       found.push_back(std::move(*fits));
       break;

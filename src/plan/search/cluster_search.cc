@@ -4,7 +4,6 @@
 
 #include "optim/state_format.h"
 #include "plan/refusals.h"
-#include "plan/search/mesh_search.h"
 #include "plan/search/node_pair_search.h"
 
 namespace pagoda {
@@ -50,21 +49,12 @@ const std::vector<StateChoice>& state_choices() {
 bool Strategy::runs() const {
   if (mesh.data > 1 || sharing != ExpertSharing::kRows) return false;
   if (kind == StrategyKind::kZebra) return mesh.pipeline == 1 && send_again;
-  return kind == StrategyKind::kMesh || kind == StrategyKind::kExpertParallel;
+  return kind == StrategyKind::kExpertParallel;
 }
 
 std::string Strategy::text() const {
   const auto n = [](int64_t value) { return static_cast<long long>(value); };
   switch (kind) {
-    case StrategyKind::kMesh:
-      return strf("PP %lld x EP %lld x DP %lld, %s%s, %s, %s", n(mesh.pipeline),
-                  n(mesh.expert), n(mesh.data), microbatches_text(microbatches).c_str(),
-                  schedule == PipelineSchedule::kGpipe ? " (GPipe)" : "", sharing_name(sharing),
-                  state.name) +
-             (recomputed_layers > 0
-                  ? ", " + counted(recomputed_layers, "layer", "layers") +
-                        " of a stage computed again"
-                  : "");
     case StrategyKind::kZebra: {
       int64_t moved = 0;
       for (const int32_t experts : offloaded) moved += experts;
@@ -102,24 +92,10 @@ Result<std::vector<Strategy>> search_cluster(const ModelShape& model, const Clus
   RETURN_IF_ERROR(cluster.check());
   RETURN_IF_ERROR(check_integer("sequence_len", demand.sequence_len));
   RETURN_IF_ERROR(check_integer("the sequences of a step", demand.sequences));
-  std::vector<Strategy> strategies;
-  if (cluster.equal_nodes()) {
-    ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model));
-    ASSIGN_OR_RETURN(strategies, search_meshes(cost, cluster, demand));
-  } else {
-    ASSIGN_OR_RETURN(strategies, search_node_pair(model, cluster, demand));
-  }
+  ASSIGN_OR_RETURN(std::vector<Strategy> strategies, search_node_pair(model, cluster, demand));
   std::stable_sort(strategies.begin(), strategies.end(),
                    [](const Strategy& a, const Strategy& b) { return a.step_s < b.step_s; });
   return strategies;
-}
-
-Result<StrategyTimeline> strategy_timeline(const ModelShape& model, const ClusterSheet& cluster,
-                                           const ClusterDemand& demand, const Strategy& strategy) {
-  if (strategy.kind != StrategyKind::kMesh)
-    return node_pair_timeline(model, cluster, demand, strategy);
-  ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model));
-  return mesh_timeline(cost, cluster, strategy);
 }
 
 }  // namespace pagoda

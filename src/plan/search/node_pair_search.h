@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "plan/search/cluster_search.h"
+#include "plan/search/strategy_timeline.h"
 
 namespace pagoda {
 

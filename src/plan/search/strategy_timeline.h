@@ -1,4 +1,4 @@
-// The timeline of one step of a strategy to train on several devices
+// The timeline of one step of a strategy to train on nodes of two kinds
 // (plan/search/cluster_search.h): the work of each stage or stream, and the memory in use on a
 // device of each kind. Pure.
 #pragma once
@@ -14,8 +14,6 @@
 namespace pagoda {
 
 enum class StrategyWork : uint8_t {
-  kForward,    // a whole stage's forward
-  kBackward,   // a whole stage's backward, recomputation included
   kAttention,  // all but experts, forward and backward
   kExperts,    // forward and backward
   kComputing,  // any kind of computing
@@ -25,15 +23,14 @@ enum class StrategyWork : uint8_t {
   kUpdates     // of weights and states, on the devices or on the hosts
 };
 // [StrategyWork] the name of a report's column, and of a page's style.
-inline constexpr std::array<const char*, 9> kStrategyWorkNames{"forward",  "backward",  "attention",
-                                                               "experts",  "computing", "head",
-                                                               "transfer", "gradients", "updates"};
+inline constexpr std::array<const char*, 7> kStrategyWorkNames{
+    "attention", "experts", "computing", "head", "transfer", "gradients", "updates"};
 constexpr const char* strategy_work_name(StrategyWork work) {
   return kStrategyWorkNames[static_cast<size_t>(work)];
 }
 
 struct StrategyPiece {
-  StrategyWork work = StrategyWork::kForward;
+  StrategyWork work = StrategyWork::kComputing;
   double start_s = 0, end_s = 0;
   int64_t number = -1;  // index into its lane's numbers_of; -1: none
 };

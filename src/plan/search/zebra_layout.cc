@@ -5,10 +5,15 @@
 
 #include "base/bytes.h"
 #include "base/si_units.h"
-#include "plan/mesh/cluster.h"
+#include "plan/step/stages.h"
 
 namespace pagoda {
 namespace {
+
+// Layers divide among stages as devices do.
+DeviceRange stage_layers(int64_t num_layers, const ZebraLayout& layout, int32_t stage) {
+  return devices_of_stage(stage, layout.stages, static_cast<int>(num_layers));
+}
 
 Status indivisible(const std::string& what) {
   return Status(Exit::kUsage, "zebra groups: " + what);
@@ -60,8 +65,7 @@ Result<ZebraPipeline> zebra_pipeline(const ModelShape& model, const ClusterSheet
       kMicro * cluster.network.latency_us +
       tokens * row_bytes / layout.microbatches / group.faster_devices / step.link_bytes_per_s;
   for (int32_t s = 0; s < layout.stages; ++s) {
-    const auto [first, end] = stage_layers(model.num_layers(), layout.stages, s);
-    step.layers = static_cast<int32_t>(end - first);
+    step.layers = stage_layers(model.num_layers(), layout, s).count;
     ASSIGN_OR_RETURN(ZebraGroup stage, zebra_group(step, layout.microbatches,
                                                    static_cast<int32_t>(model.num_experts)));
     stage.send_again = layout.send_again;
@@ -107,9 +111,8 @@ double zebra_least_s(const ZebraPipeline& pipeline, std::span<const AsymBounds> 
 ZebraRoom ZebraMemory::room(const ZebraLayout& layout, const StateChoice& state, int32_t stage,
                             double given) const {
   const LayerCost& layer = cost_.layers.front();
-  const auto range =
-      stage_layers(static_cast<int64_t>(cost_.layers.size()), layout.stages, stage);
-  const auto layers = static_cast<double>(range.second - range.first);
+  const auto layers =
+      static_cast<double>(stage_layers(std::ssize(cost_.layers), layout, stage).count);
   const double parameter_bytes = state.device_bytes();
   const int32_t m = attention_devices(layout), n = expert_devices(layout);
   const double tokens = static_cast<double>(demand_.sequence_len * demand_.sequences) /
@@ -137,8 +140,7 @@ ZebraRoom ZebraMemory::room(const ZebraLayout& layout, const StateChoice& state,
   room.attention_fixed = dense.parameters * parameter_bytes + given * n / m * room.expert +
                          (token_room + row_room) / m;
   room.expert_fixed = room.held_experts * room.expert + row_room / n;
-  room.chunks = static_cast<int32_t>(most_in_flight(PipelineSchedule::kOneForwardOneBackward,
-                                                    layout.stages, stage, layout.chunks));
+  room.chunks = std::min(layout.stages - stage, layout.chunks);  // of 1F1B
   room.attention_inputs = layers * tokens / m * input_bytes * (layout.send_again ? 2 : 1);
   room.expert_inputs = layers * rows / n * input_bytes;
   if (layout.send_again) {
@@ -180,12 +182,9 @@ std::vector<ZebraRoom> ZebraMemory::rooms(const ZebraLayout& layout, const State
                                           const std::vector<int32_t>& offloaded) const {
   std::vector<ZebraRoom> rooms;
   for (int32_t s = 0; s < layout.stages; ++s) {
-    const auto range =
-        stage_layers(static_cast<int64_t>(cost_.layers.size()), layout.stages, s);
+    const DeviceRange layers = stage_layers(std::ssize(cost_.layers), layout, s);
     double given = 0;
-    for (int64_t l = range.first; l < range.second; ++l) {
-      given += offloaded[static_cast<size_t>(l)];
-    }
+    for (int l = layers.first; l < layers.end(); ++l) given += offloaded[static_cast<size_t>(l)];
     rooms.push_back(room(layout, state, s, given));
   }
   return rooms;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "plan/refusals.h"
+#include "plan/step/pipeline_actions.h"
 
 namespace pagoda {
 namespace {
@@ -25,7 +26,7 @@ class ZebraStage {
   bool done() const { return next_ == actions_.size(); }
 
  private:
-  void add(const std::vector<PipelineWork>& order, const Lags& lags);
+  void add(const ActionList& order, const Lags& lags);
   // Whether the action has to do with the stage's input, or with its output.
   bool is_bottom(const Action& action) const;
   bool is_top(const Action& action) const;
@@ -51,6 +52,18 @@ ActionTimes stage_times(const ZebraGroup& group, int32_t chunks) {
   return times;
 }
 
+// A stage's forwards and backwards of chunks: what it would do with one layer in each stage.
+ActionList chunk_order(const ZebraPipeline& pipeline, int32_t stage) {
+  RunShape shape;
+  const auto stages = static_cast<int>(pipeline.stages.size());
+  shape.num_layers = stages;
+  shape.microbatches = shape.sums.chunks = pipeline.chunks;
+  shape.stages = divide_into_stages(stages, pipeline.order, stages, stages);
+  ActionList order = stage_actions(shape, stage, PassExtent::kStep);
+  std::erase_if(order, [](const Action& action) { return action.kind == ActionKind::kHead; });
+  return order;
+}
+
 ZebraStage::ZebraStage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags,
                        TimedActions* timed)
     : stage_(stage),
@@ -63,17 +76,17 @@ ZebraStage::ZebraStage(const ZebraPipeline& pipeline, int32_t stage, const Lags&
   received_[0].assign(microbatches, stage == 0);
   received_[1].assign(microbatches, last());
   const int32_t all = group_.microbatches - 1;
-  add(stage_order(pipeline.schedule, stages_, stage, pipeline.chunks).take(),
-      last() ? lags : Lags{all, all, all});
+  add(chunk_order(pipeline, stage), last() ? lags : Lags{all, all, all});
 }
 
-void ZebraStage::add(const std::vector<PipelineWork>& order, const Lags& lags) {
+void ZebraStage::add(const ActionList& order, const Lags& lags) {
   const ActionList of_chunk = zebra_actions(group_, lags);
   for (size_t w = 0; w < order.size(); ++w) {
-    const int64_t chunk = order[w].microbatch;
+    const int64_t chunk = order[w].microbatches.first;
     const bool forward = order[w].phase == Phase::kForward;
     const bool turns = last() && forward && w + 1 < order.size() &&
-                       order[w + 1].phase == Phase::kBackward && order[w + 1].microbatch == chunk;
+                       order[w + 1].phase == Phase::kBackward &&
+                       order[w + 1].microbatches.first == chunk;
     for (Action action : of_chunk) {
       const bool head = action.kind == ActionKind::kHead;
       if (head && !last()) continue;

@@ -1,7 +1,7 @@
 // Zebra in the stages of a pipeline (HeterMoE section 4.1: "ZP can be used in conjunction with PP,
 // where we have ZP to split experts in each PP stage"). A stage is a zebra group with devices and
 // layers of its own. The tokens of a step go through the pipeline in chunks, in the order of GPipe
-// or 1F1B (plan/mesh/pipeline_order.h), and through a stage in microbatches, in the order of
+// or 1F1B (plan/step/pipeline_actions.h), and through a stage in microbatches, in the order of
 // Theorem 1; the last stage turns from the forward of a chunk to its backward with lags if one
 // follows the other. Each microbatch goes on to the next stage as soon as it has passed the stage's
 // layers. Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/mesh/pipeline_order.h"
+#include "plan/step/stages.h"
 #include "plan/zebra/zebra.h"
 
 namespace pagoda {
@@ -25,7 +25,7 @@ struct ZebraPipeline {
   // last stage's head counts.
   std::vector<ZebraGroup> stages;
   int32_t chunks = 1;
-  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  PipelineOrder order = PipelineOrder::kOneForwardOneBackward;  // or kGpipe
   // Seconds for a microbatch's rows from a stage to the next, and for their gradients back.
   double boundary_s = 0;
 

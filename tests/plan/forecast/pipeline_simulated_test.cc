@@ -1,5 +1,5 @@
 // The simulator's time of the tasks of pipelines, against the recurrence of pipeline schedules
-// (plan/mesh/pipeline_order.h) and its closed form.
+// (tests/testing/plan/pipeline_recurrence.h) and its closed form.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 #include "plan/forecast/simulator.h"
 #include "plan/memory/memory_plan.h"
-#include "plan/mesh/pipeline_order.h"
+#include "tests/testing/plan/pipeline_recurrence.h"
 
 namespace pagoda {
 namespace {
@@ -91,13 +91,8 @@ double recurrence_s(const Case& c) {
                       layers * (c.attention[s].backward_s + c.experts[s].backward_s)});
   }
   stages.back().forward_s += c.head_s;
-  const auto schedule = c.order == PipelineOrder::kGpipe
-                            ? PipelineSchedule::kGpipe
-                            : PipelineSchedule::kOneForwardOneBackward;
-  const PipelineRun run = run_pipeline(schedule, stages, c.chunks).take();
-  double end_s = 0;
-  for (size_t s = 0; s < stages.size(); ++s) end_s = std::max(end_s, run.end_s(s));
-  return end_s;
+  const std::vector<double> ends_s = pipeline_ends_s(c.order, stages, c.chunks);
+  return *std::max_element(ends_s.begin(), ends_s.end());
 }
 
 // Equal stages without a head: (M + PP - 1) (tf + tb), so that (PP - 1) / (M + PP - 1) of the time

@@ -67,7 +67,7 @@ ClusterSheet cluster_of(const Node& faster, const Node& slower, double gb_s) {
 // A stage's layers, as many as of any other, the first ones more. What is divided among stages here
 // divides evenly, or the search's own rule counts; so both are compared.
 int64_t layers_of(int64_t layers, int32_t stages, int32_t stage) {
-  return layers * (stage + 1) / stages - layers * stage / stages;
+  return layers / stages + (stage < layers % stages ? 1 : 0);
 }
 
 // Whether both kinds of devices of every stage have room, from the model's sizes alone.

@@ -1,6 +1,6 @@
 // The all-to-all of rows among the devices of a cluster, flat or in three phases (HALO, Piper
-// section V): the messages of each device, and their cost on a network of two or three levels. The
-// searched meshes are timed by it; what a run sends is in plan/rounds/exchange_order.h. Pure.
+// section V): the messages of each device, and their cost on a network of two or three levels, as
+// closed forms. What a run sends is in plan/rounds/exchange_order.h. Pure.
 //
 // Every device has one row (of any size) for every other. In a flat exchange each row is a message
 // of its own, and (nodes - 1) R messages leave the device's node of R devices. In three phases:
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/mesh/cluster.h"
+#include "tests/testing/plan/cluster.h"
 
 namespace pagoda {
 

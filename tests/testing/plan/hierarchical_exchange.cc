@@ -1,4 +1,4 @@
-#include "plan/mesh/hierarchical_exchange.h"
+#include "tests/testing/plan/hierarchical_exchange.h"
 
 #include <algorithm>
 #include <array>
@@ -24,8 +24,7 @@ ExchangeCost device_cost(const ClusterProfile& cluster, ExchangeKind kind, doubl
   std::array<double, 4> phase_s{};
   for (const ExchangeMessage& message : exchange_messages(cluster, kind, device)) {
     const double bytes = static_cast<double>(message.rows) * row_bytes;
-    phase_s[static_cast<size_t>(message.phase)] +=
-        cluster.link(device, message.to).seconds(bytes);
+    phase_s[static_cast<size_t>(message.phase)] += cluster.link(device, message.to).seconds(bytes);
     if (message.phase != 2) continue;
     ++cost.messages_between_nodes;
     cost.bytes_between_nodes += bytes;
@@ -72,8 +71,7 @@ Result<ExchangeCost> exchange_cost(const ClusterProfile& cluster, ExchangeKind k
 }
 
 Result<ExchangeChoice> cheaper_exchange(const ClusterProfile& cluster, double row_bytes) {
-  ASSIGN_OR_RETURN(const ExchangeCost flat,
-                   exchange_cost(cluster, ExchangeKind::kFlat, row_bytes));
+  ASSIGN_OR_RETURN(const ExchangeCost flat, exchange_cost(cluster, ExchangeKind::kFlat, row_bytes));
   ASSIGN_OR_RETURN(const ExchangeCost hierarchical,
                    exchange_cost(cluster, ExchangeKind::kHierarchical, row_bytes));
   if (hierarchical.total_s < flat.total_s) {

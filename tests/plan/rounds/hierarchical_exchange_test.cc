@@ -1,6 +1,6 @@
 // The messages of an all-to-all carried out: every row arrives, whichever kind; what a device sends
 // between nodes, and what it costs, against closed forms.
-#include "plan/mesh/hierarchical_exchange.h"
+#include "tests/testing/plan/hierarchical_exchange.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,140 @@
+#include "preview/few_layers.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "plan/machine/model_cost.h"
+
+namespace pagoda {
+namespace {
+
+ModelSizes with_layers(ModelSizes model, int64_t layers) {
+  model.shape.is_moe.assign(static_cast<size_t>(layers), 1);
+  model.shape.is_conv.clear();
+  model.shape.dense_ffn = 0;
+  model.config.num_layers = layers;
+  model.config.first_dense_layers = 0;
+  model.config.mlp_only_layers.clear();
+  return model;
+}
+
+// Weights, gradients and states of what is there once.
+int64_t once_bytes(const RunShape& shape) {
+  int64_t bytes = 0;
+  for (const int64_t record : {shape.embedding(), shape.head()}) {
+    const RecordShape& of = shape.records[static_cast<size_t>(record)];
+    bytes += 2 * shape.dtype_bytes * of.num_elements + of.state_bytes;
+  }
+  return bytes;
+}
+
+// A budget that has room for `share` of the layers that `bytes` has room for.
+MemorySize room_for(double share, int64_t bytes, int64_t least, int64_t once) {
+  const int64_t beyond = bytes - least;  // what a step needs at a time does not grow with layers
+  if (beyond <= once) return MemorySize::of_bytes(bytes);
+  const auto of_layers = static_cast<double>(beyond - once);
+  return MemorySize::of_bytes(least + once + static_cast<int64_t>(share * of_layers));
+}
+
+// Continues a line through two points.
+struct Line {
+  double further = 0;  // the second's distance from the first, in the first to the wanted
+  double operator()(double first, double second) const {
+    return std::max(0.0, first + further * (second - first));
+  }
+  int64_t operator()(int64_t first, int64_t second) const {
+    return static_cast<int64_t>((*this)(static_cast<double>(first), static_cast<double>(second)));
+  }
+};
+
+PhaseForecast continued(const PhaseForecast& first, const PhaseForecast& second, const Line& line) {
+  PhaseForecast phase;
+  phase.seconds = line(first.seconds, second.seconds);
+  for (size_t r = 0; r < phase.busy_s.size(); ++r) {
+    phase.busy_s[r] = line(first.busy_s[r], second.busy_s[r]);
+  }
+  return phase;
+}
+
+StepForecast::Rank continued(const StepForecast::Rank& first, const StepForecast::Rank& second,
+                             const Line& line) {
+  StepForecast::Rank rank = second;
+  rank.device_bytes = line(first.device_bytes, second.device_bytes);
+  rank.host_bytes = line(first.host_bytes, second.host_bytes);
+  rank.sent_bytes = line(first.sent_bytes, second.sent_bytes);
+  for (PageTraffic::Link PageTraffic::*link : {&PageTraffic::fetch, &PageTraffic::upload,
+                                               &PageTraffic::download, &PageTraffic::write_back}) {
+    PageTraffic::Link& of = rank.traffic.*link;
+    const PageTraffic::Link& from = first.traffic.*link;
+    of = {line(from.moves, of.moves), line(from.bytes, of.bytes)};
+  }
+  return rank;
+}
+
+}  // namespace
+
+bool has_alike_layers(const ModelShape& model) {
+  const auto moe = std::count(model.is_moe.begin(), model.is_moe.end(), uint8_t{1});
+  return model.conv_layers() == 0 && 8 * (model.num_layers() - moe) <= model.num_layers();
+}
+
+FewLayers few_layers(int64_t stages) {
+  const int64_t of_stage = stages == 1 ? 2 : 1;
+  return {stages * of_stage, 2 * stages * of_stage};
+}
+
+Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
+                                          std::span<const RunConfig> configs,
+                                          const ClusterSheet& cluster, const CoarseLimits& limits) {
+  ASSIGN_OR_RETURN(const std::vector<PlannedRun> whole, planned_ranks(model, configs, cluster));
+  const int64_t stages = configs.front().stages();
+  const int64_t layers = stages * div_ceil(model.shape.num_layers(), stages);
+  const FewLayers few = few_layers(stages);
+  std::vector<LeastMemory> least;
+  for (const PlannedRun& run : whole) least.push_back(least_memory(run));
+  const auto forecast = [&](int64_t count) {
+    const double share = static_cast<double>(count) / static_cast<double>(layers);
+    std::vector<RunConfig> fewer(configs.begin(), configs.end());
+    for (size_t r = 0; r < fewer.size(); ++r) {
+      const MemoryBudget& budget = whole[r].budget;
+      const int64_t once = once_bytes(whole[r].shape);
+      fewer[r].memory.device =
+          room_for(share, budget.device_bytes.least(), least[r].device_bytes, once);
+      fewer[r].memory.host = room_for(share, budget.host_bytes, least[r].host_bytes, once);
+    }
+    CoarseLimits coarse = limits;
+    const auto of_layers = [&](int64_t limit) {
+      return std::max<int64_t>(1, limit * count / layers);
+    };
+    coarse.expert_records = of_layers(limits.expert_records);
+    coarse.blocks = of_layers(limits.blocks);
+    return forecast_ranks(with_layers(model, count), fewer, cluster, coarse);
+  };
+  ASSIGN_OR_RETURN(const RanksForecast first, forecast(few.fewer));
+  ASSIGN_OR_RETURN(RanksForecast all, forecast(few.more));
+  const Line line{static_cast<double>(layers - few.fewer) /
+                  static_cast<double>(few.more - few.fewer)};
+  all.step.forward = continued(first.step.forward, all.step.forward, line);
+  all.step.backward = continued(first.step.backward, all.step.backward, line);
+  const auto sequences = static_cast<double>(all.tokens / configs.front().data.sequence_len);
+  all.flops =
+      model_flops(model_cost(model.shape).take(), configs.front().data.sequence_len, sequences);
+  for (size_t r = 0; r < whole.size(); ++r) {
+    const MemoryBudget& budget = whole[r].budget;
+    all.budgets[r] = {budget.device_bytes.least(), budget.host_bytes};
+    all.store_bytes[r] = line(first.store_bytes[r], all.store_bytes[r]);
+    StepForecast::Rank& rank = all.step.ranks[r];
+    rank = continued(first.step.ranks[r], rank, line);
+    rank.least = least[r];
+    const int64_t disk = cluster.nodes[r].disk_bytes();
+    if (disk == 0 || all.store_bytes[r] <= disk) continue;
+    return Status(Exit::kDoesNotFit,
+                  strf("the drives of rank %zu hold %s for a store of at least %s", r,
+                       format_bytes(disk).c_str(), format_bytes_up(all.store_bytes[r]).c_str()));
+  }
+  return all;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,24 @@
+// Orders a cluster's nodes as ranks: devices of neighbouring ranks share a stage, and the first
+// ones attend in zebra. So nodes under one switch follow each other, and the faster at attention
+// come first, in a switch and among switches. What nodes of different switches do to each other on
+// the links between these is not simulated. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/machine/machine_sheet.h"
+
+namespace pagoda {
+
+// [rank] its node in the sheet; among equals the sheet's order stays. REQUIRES: cluster.check().
+std::vector<size_t> rank_order(const ClusterSheet& cluster);
+
+// The sheet with nodes, their files and hosts in that order.
+ClusterSheet in_rank_order(const ClusterSheet& cluster);
+
+// The lines of mpirun's --hostfile for a cluster in the order of ranks, one process a node, with
+// the switch and the file of each behind it; nodes without a name are "node0", "node1".
+std::vector<std::string> hostfile(const ClusterSheet& cluster);
+
+}  // namespace pagoda
