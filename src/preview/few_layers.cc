@@ -100,8 +100,10 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
     for (size_t r = 0; r < fewer.size(); ++r) {
       const MemoryBudget& budget = whole[r].budget;
       const int64_t once = once_bytes(whole[r].shape);
-      fewer[r].memory.device =
-          room_for(share, budget.device_bytes.least(), least[r].device_bytes, once);
+      // Rows travel in as many waves as among all layers, whose groups the least has no room for.
+      fewer[r].plan.group_blocks = whole[r].shape.group_blocks;
+      fewer[r].memory.device = room_for(share, budget.device_bytes.least(),
+                                        least[r].device_bytes + whole[r].group_bytes, once);
       fewer[r].memory.host = room_for(share, budget.host_bytes, least[r].host_bytes, once);
     }
     CoarseLimits coarse = limits;

@@ -5,10 +5,10 @@
 // embedding, the ends of a pipeline) is in both steps. All devices, ranks and chunks are simulated,
 // in their number, since what they wait for each other does not follow from fewer of them.
 //
-// Devices and hosts have so much memory that the same share of layers stays in it. A layer without
-// experts counts as one with; where stages have unequal numbers of layers, all have the most.
-// Expert parallelism over eight devices came out 12.6 % too long in a test, six other runs
-// within 1.3 %. Pure.
+// Devices and hosts have so much memory that the same share of layers stays in it; but groups of
+// experts are as large as among all layers (plan/memory/group_choice.h), since rows travel in as
+// many waves then. A layer without experts counts as one with; where stages have unequal numbers of
+// layers, all have the most. Pure.
 #pragma once
 
 #include <span>

@@ -61,8 +61,8 @@ std::vector<RunConfig> configs_of(const Case& c, const ClusterSheet& cluster) {
   return std::vector(cluster.nodes.size(), config);
 }
 
-// Six of these are within 1.3 % of all layers' step. Eight devices without stages come out 12.6 %
-// too long, for a reason that is not known yet.
+// A plan names changes that gain a fiftieth (plan/search/cluster_changes.h), so the forecast must
+// not be further off.
 TEST(FewLayers, TakeTheStepOfAll) {
   constexpr auto kAlternating = PipelineOrder::kOneForwardOneBackward;
   const Case cases[] = {{2, 2, 1, 1},
@@ -85,7 +85,7 @@ TEST(FewLayers, TakeTheStepOfAll) {
     const double ratio = few->step.step_s() / all->step.step_s();
     std::printf("%s: all layers %.4f s, few %.4f s, %.3f\n", c.text().c_str(), all->step.step_s(),
                 few->step.step_s(), ratio);
-    EXPECT_NEAR(ratio, 1, 0.15);
+    EXPECT_NEAR(ratio, 1, 0.02);
     EXPECT_EQ(few->tokens, all->tokens);
     EXPECT_DOUBLE_EQ(few->flops, all->flops);
     EXPECT_DOUBLE_EQ(few->peak_flops_per_s, all->peak_flops_per_s);

@@ -76,12 +76,6 @@ Result<ModelCost> model_cost(const ModelShape& shape) {
   return cost;
 }
 
-int64_t most_experts(const ModelCost& model) {
-  int64_t experts = 0;
-  for (const LayerCost& layer : model.layers) experts = std::max(experts, layer.num_experts);
-  return experts;
-}
-
 double model_flops(const ModelCost& model, int64_t sequence_len, double sequences) {
   const auto s = static_cast<double>(sequence_len);
   double sequence = 2.0 * static_cast<double>(model.head_parameters) * s;

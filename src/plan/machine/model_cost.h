@@ -51,9 +51,6 @@ struct ModelCost {
 // errors of check_model.
 Result<ModelCost> model_cost(const ModelShape& shape);
 
-// The most experts of any layer. O(layers).
-int64_t most_experts(const ModelCost& model);
-
 // F_model of equation (12): forward and backward (twice the forward) of `sequences`, without
 // recomputation. About 6 operations for each active parameter and token (section I), and the
 // scores. O(layers).
