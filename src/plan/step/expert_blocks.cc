@@ -54,7 +54,7 @@ class ExpertRows {
   void take(int64_t rows, ExpertGroup& group) {
     int64_t group_row = group.blocks.back().group_row;
     while (rows > 0) {
-      const int64_t left = routing_[microbatch_][static_cast<size_t>(expert_)] - done_;
+      const int64_t left = of(microbatch_) - done_;
       const int64_t count = std::min(left, rows);
       if (count > 0) add(count, group_row, group.parts);
       row_ += count;
@@ -68,8 +68,23 @@ class ExpertRows {
     }
   }
   int64_t row() const { return row_; }
+  // The first microbatches, of which all rows are handed out.
+  size_t complete() const {
+    size_t end = microbatch_;
+    while (end < routing_.size() && of(end) == 0) ++end;
+    return end;
+  }
+  // The rows left of microbatches before `end`.
+  int64_t left_before(size_t end) const {
+    int64_t rows = -done_;
+    for (size_t b = microbatch_; b < end; ++b) rows += of(b);
+    return std::max<int64_t>(0, rows);
+  }
 
  private:
+  int64_t of(size_t microbatch) const {
+    return routing_[microbatch][static_cast<size_t>(expert_)];
+  }
   void add(int64_t count, int64_t group_row, std::vector<ExpertGroup::Part>& parts) const {
     const auto microbatch = static_cast<int64_t>(microbatch_);
     auto at = std::find_if(parts.begin(), parts.end(), [&](const ExpertGroup::Part& part) {
@@ -133,96 +148,151 @@ void divide(const GroupLimits& limits, ExpertGroup& group) {
   for (auto& [device, parcel] : parcels) group.parcels.push_back(std::move(parcel));
 }
 
-// Puts row blocks into the newest wave, or begins another.
-class Waves {
- public:
-  explicit Waves(const GroupLimits& limits)
-      : limits_(limits), ordinals_(static_cast<size_t>(limits.devices), 0) {}
+// An expert whose rows go to groups.
+struct ExpertLeft {
+  int64_t expert = 0, ordinal = 0;
+  int64_t own = 0, computed = 0, done = 0;  // rows
+  std::vector<CellRows> cells;
+  size_t at = 0;        // the cell whose rows are next
+  int64_t in_cell = 0;  // rows of it that are done
+  ExpertRows rows;
+  bool over() const { return done == computed; }
+};
 
-  // The group that takes the expert's next row blocks, and how many it has room for. A group has
-  // one run of rows of a sum, so that its products can be computed in any order.
-  ExpertGroup& group_for(int64_t expert, int64_t cell, size_t device, int64_t& room) {
-    const bool apart = !limits_.apart.empty() && limits_.apart[device] != 0;
-    if (!waves_.empty() && apart == apart_) {
-      ExpertGroup& group = waves_.back()[device];
-      const bool alone = limits_.padded && !group.blocks.empty();
-      const int64_t shards = limits_.expert_shards;
-      const bool again = std::any_of(
-          group.blocks.begin(), group.blocks.end(), [&](const ExpertGroup::Block& block) {
-            return block.expert == expert && block.cell % shards == cell % shards;
-          });
-      room = limits_.group_blocks - row_blocks_[device];
-      if (room > 0 && !alone && !again) return group;
+// Fills a wave with row blocks.
+class Wave {
+ public:
+  Wave(const GroupLimits& limits, size_t microbatches, bool apart)
+      : limits_(limits),
+        microbatches_(microbatches),
+        apart_(apart),
+        groups_(static_cast<size_t>(limits.devices)),
+        row_blocks_(groups_.size(), 0),
+        closed_(groups_.size(), 0) {}
+
+  // Puts into the groups what the expert has left, as far as there is room, of microbatches before
+  // `end`. What it does not take is not overtaken on its devices.
+  void take(ExpertLeft& expert, size_t end) {
+    while (!expert.over() && take_block(expert, end)) {
     }
-    waves_.emplace_back(static_cast<size_t>(limits_.devices));
-    row_blocks_.assign(static_cast<size_t>(limits_.devices), 0);
-    apart_ = apart;
-    room = limits_.group_blocks;
-    return waves_.back()[device];
-  }
-  void took(size_t device, int64_t rows) {
-    row_blocks_[device] += (rows + limits_.row_block - 1) / limits_.row_block;
-  }
-  int64_t& ordinal(size_t device) { return ordinals_[device]; }
-  std::vector<ExpertWave> take() {
-    for (ExpertWave& wave : waves_) {
-      for (ExpertGroup& group : wave) divide(limits_, group);
+    for (size_t c = expert.at; c < expert.cells.size(); ++c) {
+      closed_[device_of(expert, expert.cells[c])] = 1;
     }
-    return std::move(waves_);
+  }
+
+  ExpertWave divided() {
+    for (ExpertGroup& group : groups_) divide(limits_, group);
+    return std::move(groups_);
   }
 
  private:
+  size_t device_of(const ExpertLeft& expert, const CellRows& cell) const {
+    return static_cast<size_t>(
+        limits_.seats.device_of(expert.expert, cell.cell, limits_.expert_shards));
+  }
+  int64_t room(const ExpertLeft& expert, const CellRows& cell, size_t device) const;
+  bool take_block(ExpertLeft& expert, size_t end);
+
   const GroupLimits& limits_;
-  std::vector<ExpertWave> waves_;
-  std::vector<int64_t> row_blocks_;  // [device] of the newest wave
-  std::vector<int64_t> ordinals_;    // [device]
-  bool apart_ = false;               // the newest wave is of devices apart
+  size_t microbatches_;
+  bool apart_;  // it is of devices apart
+  ExpertWave groups_;
+  std::vector<int64_t> row_blocks_;  // [device]
+  std::vector<uint8_t> closed_;      // [device]
 };
+
+// How many row blocks of the cell its group has room for. A group has one run of rows of a sum, so
+// that its products can be computed in any order.
+int64_t Wave::room(const ExpertLeft& expert, const CellRows& cell, size_t device) const {
+  const bool apart = !limits_.apart.empty() && limits_.apart[device] != 0;
+  const ExpertGroup& group = groups_[device];
+  const bool alone = limits_.padded && !group.blocks.empty();
+  if (apart != apart_ || alone || closed_[device] != 0) return 0;
+  const int64_t shards = limits_.expert_shards;
+  const bool again =
+      std::any_of(group.blocks.begin(), group.blocks.end(), [&](const ExpertGroup::Block& block) {
+        return block.expert == expert.expert && block.cell % shards == cell.cell % shards;
+      });
+  return again ? 0 : limits_.group_blocks - row_blocks_[device];
+}
+
+bool Wave::take_block(ExpertLeft& expert, size_t end) {
+  const CellRows cell = expert.cells[expert.at];
+  const size_t device = device_of(expert, cell);
+  const int64_t left = cell.rows - expert.in_cell;
+  int64_t height = std::min(room(expert, cell, device) * limits_.row_block, left);
+  if (end < microbatches_) {
+    const int64_t most = expert.rows.left_before(end);
+    if (height > most) height = most / limits_.row_block * limits_.row_block;
+  }
+  if (height == 0) return false;
+  ExpertGroup& group = groups_[device];
+  ExpertGroup::Block block;
+  block.cell = cell.cell;
+  block.begins_cell = expert.in_cell == 0;
+  block.ends_cell = height == left;
+  block.expert = expert.expert;
+  block.first = expert.done == 0;
+  block.last = expert.own > 0 && expert.done + height == expert.computed && !limits_.goes_on;
+  block.first_row = expert.rows.row();
+  block.group_row = group.blocks.empty() ? 0 : group.rows();
+  block.rows = std::clamp<int64_t>(expert.own - expert.done, 0, height);
+  block.padding = height - block.rows;
+  block.ordinal = expert.ordinal;
+  group.blocks.push_back(block);
+  expert.rows.take(block.rows, group);
+  row_blocks_[device] += (height + limits_.row_block - 1) / limits_.row_block;
+  expert.done += height;
+  expert.in_cell = block.ends_cell ? 0 : expert.in_cell + height;
+  expert.at += block.ends_cell;
+  return true;
+}
+
+std::vector<ExpertLeft> all_experts(const LayerRouting& routing, const GroupLimits& limits) {
+  const std::vector<int64_t> tokens = tokens_per_expert(routing);
+  const int64_t least = limits.padded ? *std::max_element(tokens.begin(), tokens.end()) : 0;
+  std::vector<int64_t> ordinals(static_cast<size_t>(limits.devices), 0);
+  std::vector<ExpertLeft> experts;
+  int64_t first_row = limits.first_row;
+  for (size_t e = 0; e < tokens.size(); ++e) {
+    const int64_t own = tokens[e], computed = std::max(own, least);
+    const auto expert = static_cast<int64_t>(e);
+    int64_t& ordinal = ordinals[static_cast<size_t>(limits.seats.seat(expert))];
+    experts.push_back({.expert = expert,
+                       .ordinal = ordinal,
+                       .own = own,
+                       .computed = computed,
+                       .cells = cells_of(routing, limits, e, computed - own),
+                       .rows = ExpertRows(routing, expert, first_row)});
+    ordinal += computed > 0;
+    first_row += own;
+  }
+  return experts;
+}
 
 }  // namespace
 
 std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLimits& limits) {
-  const std::vector<int64_t> tokens = tokens_per_expert(routing);
-  const int64_t least = limits.padded ? *std::max_element(tokens.begin(), tokens.end()) : 0;
-  Waves waves(limits);
-  int64_t first_row = limits.first_row;
-  for (int64_t e = 0; e < std::ssize(tokens); ++e) {
-    const auto expert = static_cast<size_t>(e);
-    const auto seat = static_cast<size_t>(limits.seats.seat(e));
-    const int64_t own = tokens[expert], computed = std::max(own, least);
-    const std::vector<CellRows> cells = cells_of(routing, limits, expert, computed - own);
-    ExpertRows rows(routing, e, first_row);
-    int64_t in_cell = 0;  // rows of the cell that are done
-    for (int64_t done = 0, at = 0; done < computed;) {
-      int64_t room = 0;
-      const CellRows& cell = cells[static_cast<size_t>(at)];
-      const auto device =
-          static_cast<size_t>(limits.seats.device_of(e, cell.cell, limits.expert_shards));
-      ExpertGroup& group = waves.group_for(e, cell.cell, device, room);
-      const int64_t height = std::min(room * limits.row_block, cell.rows - in_cell);
-      ExpertGroup::Block block;
-      block.cell = cell.cell;
-      block.begins_cell = in_cell == 0;
-      block.ends_cell = in_cell + height == cell.rows;
-      block.expert = e;
-      block.first = done == 0;
-      block.last = own > 0 && done + height == computed && !limits.goes_on;
-      block.first_row = rows.row();
-      block.group_row = group.blocks.empty() ? 0 : group.rows();
-      block.rows = std::clamp<int64_t>(own - done, 0, height);
-      block.padding = height - block.rows;
-      block.ordinal = waves.ordinal(seat);
-      group.blocks.push_back(block);
-      rows.take(block.rows, group);
-      waves.took(device, height);
-      done += height;
-      in_cell = block.ends_cell ? 0 : in_cell + height;
-      at += block.ends_cell;
+  std::vector<ExpertLeft> experts = all_experts(routing, limits);
+  // Sums of guests wait for one another, and padding is of no microbatch.
+  const bool one_by_one = limits.padded || !limits.seats.guests.empty();
+  std::vector<ExpertWave> waves;
+  for (size_t first = 0;;) {
+    while (first < experts.size() && experts[first].over()) ++first;
+    if (first == experts.size()) return waves;
+    const ExpertLeft& next = experts[first];
+    const int device =
+        limits.seats.device_of(next.expert, next.cells[next.at].cell, limits.expert_shards);
+    const bool apart = !limits.apart.empty() && limits.apart[static_cast<size_t>(device)] != 0;
+    Wave wave(limits, routing.size(), apart);
+    size_t end = routing.size();  // microbatches that all experts before have handed out
+    for (size_t e = first; e < experts.size() && end > 0; ++e) {
+      wave.take(experts[e], end);
+      if (one_by_one && !experts[e].over()) break;
+      end = std::min(end, experts[e].rows.complete());
     }
-    first_row = rows.row();
-    waves.ordinal(seat) += computed > 0;
+    waves.push_back(wave.divided());
   }
-  return waves.take();
 }
 
 }  // namespace pagoda

@@ -10,12 +10,16 @@
 // each operator on a GPU, and whose weights are there at once. It has blocks of one expert, or the
 // last blocks of one expert and blocks of the device's experts behind it. Where an expert is a
 // guest of other devices beside its seat (plan/step/expert_seats.h), each has the blocks of its own
-// cells. A wave is a group for
-// each device: all experts of a run of neighbours, until the first group is full, or until they are
-// those of devices apart (GroupLimits). So waves, one
-// after the other, have the experts in order, which is that of a token's sum. Neither changes a
-// bit: an expert's row blocks are cut from its own first row on, and a group computes each block as
-// it would alone. Pure.
+// cells.
+//
+// A wave is a group for each device. It takes the experts in order, of each what the group of its
+// device has room for, but no row of a microbatch in which an expert before has rows for later
+// waves. So the waves, one after the other, have each token's experts in order, which is that of
+// its sum, and devices whose experts are larger than groups work side by side. An expert is not
+// overtaken on its device. Devices apart (GroupLimits) have waves of their own; and where experts
+// are guests or padded, one begins when those before it end. Groups and waves change no bit: an
+// expert's row blocks are cut from its own first row on, and a group computes each block as it
+// would alone. Pure.
 #pragma once
 
 #include <cstddef>

@@ -86,6 +86,21 @@ void expect_laid_out(const ExpertGroup& group, const std::vector<Row>& rows, std
   EXPECT_EQ(group.part(last_microbatch + 1), nullptr);
 }
 
+// Expects that the wave goes on with each microbatch's experts where those before it ended.
+void expect_in_order(const ExpertWave& wave, std::map<int64_t, int64_t>& newest_of_microbatch) {
+  std::map<int64_t, std::set<int64_t>> experts;  // [microbatch]
+  for (const ExpertGroup& group : wave) {
+    for (const ExpertGroup::Part& part : group.parts) {
+      for (const ExpertGroup::Run& run : part.runs) experts[part.microbatch].insert(run.expert);
+    }
+  }
+  for (const auto& [microbatch, of] : experts) {
+    int64_t& newest = newest_of_microbatch.try_emplace(microbatch, 0).first->second;
+    EXPECT_GE(*of.begin(), newest) << "a token's sum has the experts in order";
+    newest = *of.rbegin();
+  }
+}
+
 TEST(ExpertWaves, HaveEveryRowOnceAndExpertsInOrder) {
   int64_t several = 0, cut = 0, beside = 0;  // groups of several experts; experts in several
                                              // groups; waves with work for several devices
@@ -108,11 +123,12 @@ TEST(ExpertWaves, HaveEveryRowOnceAndExpertsInOrder) {
     std::vector<int> seen(rows.size(), 0);
     std::vector<int64_t> computed(static_cast<size_t>(experts), 0);
     std::vector<int64_t> ordinal(static_cast<size_t>(limits.devices), -1);
-    int64_t last_expert = -1;
+    std::vector<int64_t> last_expert(static_cast<size_t>(limits.devices), 0);
+    std::map<int64_t, int64_t> newest_of_microbatch;
     const std::vector<ExpertWave> waves = expert_waves(routing, limits);
     for (size_t w = 0; w < waves.size(); ++w) {
       ASSERT_EQ(std::ssize(waves[w]), limits.devices);
-      int64_t first = experts, last = -1, fullest = 0, busy = 0;
+      int64_t fullest = 0, busy = 0;
       for (size_t d = 0; d < waves[w].size(); ++d) {
         const ExpertGroup& group = waves[w][d];
         if (group.blocks.empty()) continue;
@@ -129,8 +145,8 @@ TEST(ExpertWaves, HaveEveryRowOnceAndExpertsInOrder) {
           done += block.rows;
           EXPECT_EQ(block.last, done == tokens[static_cast<size_t>(block.expert)]);
           row_blocks += (block.rows + limits.row_block - 1) / limits.row_block;
-          first = std::min(first, block.expert);
-          last = std::max(last, block.expert);
+          EXPECT_GE(block.expert, last_expert[d]) << "a device has its experts in order";
+          last_expert[d] = block.expert;
         }
         several += group.blocks.size() > 1;
         EXPECT_LE(row_blocks, limits.group_blocks);
@@ -139,9 +155,7 @@ TEST(ExpertWaves, HaveEveryRowOnceAndExpertsInOrder) {
         expect_laid_out(group, rows, seen);
       }
       beside += busy > 1;
-      EXPECT_GE(first, last_expert) << "waves have the experts in order";
-      EXPECT_TRUE(first > last_expert || computed[static_cast<size_t>(first)] > 0);
-      last_expert = last;
+      expect_in_order(waves[w], newest_of_microbatch);
       EXPECT_TRUE(w + 1 == waves.size() || fullest == limits.group_blocks) << "room left";
     }
     EXPECT_EQ(computed, tokens);
@@ -152,21 +166,50 @@ TEST(ExpertWaves, HaveEveryRowOnceAndExpertsInOrder) {
   EXPECT_GT(beside, 300);
 }
 
+// The rows of each device in each wave.
+std::vector<std::vector<int64_t>> rows_of(const std::vector<ExpertWave>& waves) {
+  std::vector<std::vector<int64_t>> rows;
+  for (const ExpertWave& wave : waves) {
+    std::vector<int64_t>& of_wave = rows.emplace_back();
+    for (const ExpertGroup& group : wave) {
+      of_wave.push_back(group.blocks.empty() ? 0 : group.rows());
+    }
+  }
+  return rows;
+}
+
+// Four devices have an expert each, which gets 8 rows of each of 8 microbatches; two microbatches
+// fill a group.
+TEST(ExpertWaves, ExpertsLargerThanGroupsGoSideBySide) {
+  GroupLimits limits{4, 4};
+  limits.devices = 4;
+  limits.seats.seats = {0, 1, 2, 3};
+  const LayerRouting routing(8, std::vector<int64_t>(4, 8));
+  EXPECT_EQ(rows_of(expert_waves(routing, limits)),
+            (std::vector<std::vector<int64_t>>(4, {16, 16, 16, 16})));
+  limits.padded = true;  // padding is of no microbatch
+  EXPECT_EQ(expert_waves(routing, limits).size(), 4u * 4 - 3);
+}
+
+// Expert 0 has a row block of the first microbatch, one of both, and two rows; expert 1 begins when
+// the first microbatch's are over.
+TEST(ExpertWaves, NoExpertIsAheadOfThoseBeforeIt) {
+  GroupLimits limits{4, 1};
+  limits.devices = 2;
+  limits.seats.seats = {0, 1};
+  EXPECT_EQ(rows_of(expert_waves({{5, 4}, {5, 4}}, limits)),
+            (std::vector<std::vector<int64_t>>{{4, 0}, {4, 4}, {2, 4}}));
+}
+
 // Two devices with the even and the odd experts, one row block a group.
 TEST(ExpertWaves, TakeNeighboursOfAllDevices) {
   GroupLimits limits;
   limits.row_block = 4;
   limits.devices = 2;
   limits.seats.seats = {0, 1, 0, 1};
-  const std::vector<ExpertWave> waves = expert_waves({{3, 6, 0, 1}}, limits);
   // Expert 1 has rows for two waves, the second of which has room for nothing else on its device.
-  const std::vector<std::vector<int64_t>> expected = {{3, 4}, {0, 2}, {0, 1}};
-  ASSERT_EQ(waves.size(), expected.size());
-  for (size_t w = 0; w < waves.size(); ++w) {
-    for (size_t d = 0; d < 2; ++d) {
-      EXPECT_EQ(waves[w][d].blocks.empty() ? 0 : waves[w][d].rows(), expected[w][d]);
-    }
-  }
+  EXPECT_EQ(rows_of(expert_waves({{3, 6, 0, 1}}, limits)),
+            (std::vector<std::vector<int64_t>>{{3, 4}, {0, 2}, {0, 1}}));
 }
 
 // Microbatches 0 and 1 are a chunk, 2 another. Expert 0 has 5 + 4 rows and 4, expert 1 has 2 and 1.

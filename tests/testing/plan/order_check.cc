@@ -271,7 +271,8 @@ void OrderCheck::check_expert(const Task& task, Rows& rows) {
   if (task.kind == TaskKind::kExpertBackward) check_expert_sum(task);
 }
 
-// A microbatch's sum takes waves, and in each wave experts, in order.
+// A microbatch's sum takes waves, and in all of them experts, in order; an expert may go on in the
+// next wave.
 void OrderCheck::check_combine(const Task& task, Rows& rows) {
   for (const PageUse& use : task.used()) {
     const auto group = exchange_.find(use.page);
@@ -283,7 +284,8 @@ void OrderCheck::check_combine(const Task& task, Rows& rows) {
   if (task.rows == 0) return;
   const std::pair<int64_t, int64_t> at = {task.wave, task.expert};
   const auto newest = rows.newest.find(task.microbatch);
-  if (newest != rows.newest.end() && at <= newest->second) {
+  const bool first = newest == rows.newest.end();
+  if (!first && (at <= newest->second || task.expert < newest->second.second)) {
     fault(task, "sums out of the experts' order");
   }
   rows.newest[task.microbatch] = {task.wave, task.last_expert};
