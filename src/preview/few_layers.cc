@@ -88,12 +88,26 @@ FewLayers few_layers(int64_t stages) {
 Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
                                           std::span<const RunConfig> configs,
                                           const ClusterSheet& cluster, const CoarseLimits& limits) {
-  ASSIGN_OR_RETURN(const std::vector<PlannedRun> whole, planned_ranks(model, configs, cluster));
+  ASSIGN_OR_RETURN(std::vector<PlannedRun> whole, planned_ranks(model, configs, cluster));
+  return forecast_few_layers(model, configs, cluster, std::move(whole), limits);
+}
+
+Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
+                                          std::span<const RunConfig> configs,
+                                          const ClusterSheet& cluster,
+                                          std::vector<PlannedRun> whole,
+                                          const CoarseLimits& limits) {
   const int64_t stages = configs.front().stages();
   const int64_t layers = stages * div_ceil(model.shape.num_layers(), stages);
   const FewLayers few = few_layers(stages);
   std::vector<LeastMemory> least;
-  for (const PlannedRun& run : whole) least.push_back(least_memory(run));
+  bool fits = true;
+  for (const PlannedRun& run : whole) {
+    least.push_back(least_memory(run));
+    fits = fits && run.budget.device_bytes.least() >= least.back().device_bytes &&
+           run.budget.host_bytes >= least.back().host_bytes;
+  }
+  if (!fits) return forecast_ranks(model, configs, cluster, std::move(whole), limits);
   const auto forecast = [&](int64_t count) {
     const double share = static_cast<double>(count) / static_cast<double>(layers);
     std::vector<RunConfig> fewer(configs.begin(), configs.end());

@@ -32,5 +32,11 @@ FewLayers few_layers(int64_t stages);
 Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
                                           std::span<const RunConfig> configs,
                                           const ClusterSheet& cluster, const CoarseLimits& limits);
+// The same of what planned_ranks() has made of all layers.
+Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
+                                          std::span<const RunConfig> configs,
+                                          const ClusterSheet& cluster,
+                                          std::vector<PlannedRun> whole,
+                                          const CoarseLimits& limits);
 
 }  // namespace pagoda

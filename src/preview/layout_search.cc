@@ -123,8 +123,9 @@ std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
     if (config.zebra()) write_zebra(planned->front().shape, config);
   }
   ++found_.tried;
-  auto forecast = by_few ? forecast_few_layers(model_, configs, cluster_, limits_)
-                         : forecast_ranks(model_, configs, cluster_, limits_);
+  auto forecast =
+      by_few ? forecast_few_layers(model_, configs, cluster_, planned.take(), limits_)
+             : forecast_ranks(model_, configs, cluster_, planned.take(), limits_);
   if (!forecast.ok()) return {};
   const RunConfig& own = own_.front();
   // auto is experts without a profile.

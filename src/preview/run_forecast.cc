@@ -271,7 +271,13 @@ Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& confi
 
 Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const RunConfig> configs,
                                      const ClusterSheet& cluster, const CoarseLimits& limits) {
-  ASSIGN_OR_RETURN(std::vector<PlannedRun> runs, planned_ranks(model, configs, cluster));
+  ASSIGN_OR_RETURN(std::vector<PlannedRun> planned, planned_ranks(model, configs, cluster));
+  return forecast_ranks(model, configs, cluster, std::move(planned), limits);
+}
+
+Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const RunConfig> configs,
+                                     const ClusterSheet& cluster, std::vector<PlannedRun> planned,
+                                     const CoarseLimits& limits) {
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
   const RunConfig& config = configs.front();
   RanksForecast forecast;
@@ -279,9 +285,9 @@ Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const Ru
   forecast.flops = model_flops(cost, config.data.sequence_len,
                                static_cast<double>(forecast.tokens / config.data.sequence_len));
   std::vector<PlannedRank> ranks;
-  for (size_t r = 0; r < runs.size(); ++r) {
+  for (size_t r = 0; r < planned.size(); ++r) {
     const MachineSheet& sheet = cluster.nodes[r];
-    const PlannedRun& run = runs[r];
+    const PlannedRun& run = planned[r];
     forecast.peak_flops_per_s +=
         sheet.device.peak_tflops * kTera * static_cast<double>(sheet.device.count);
     forecast.store_bytes.push_back(PageFile::disk_bytes(page_specs(run.shape, PageTable(run.shape)),
@@ -293,7 +299,7 @@ Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const Ru
       return refuse(drives.c_str(), disk, "a store", forecast.store_bytes.back());
     }
     forecast.budgets.push_back({run.budget.device_bytes.least(), run.budget.host_bytes});
-    ranks.push_back({std::move(runs[r]), &sheet});
+    ranks.push_back({std::move(planned[r]), &sheet});
   }
   ASSIGN_OR_RETURN(forecast.step, forecast_step(ranks, link_between(cluster), model.shape, limits));
   return forecast;

@@ -81,5 +81,9 @@ Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& confi
 // that has too little.
 Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const RunConfig> configs,
                                      const ClusterSheet& cluster, const CoarseLimits& limits);
+// The same of what planned_ranks() has made of them.
+Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const RunConfig> configs,
+                                     const ClusterSheet& cluster, std::vector<PlannedRun> planned,
+                                     const CoarseLimits& limits);
 
 }  // namespace pagoda

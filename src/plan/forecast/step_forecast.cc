@@ -10,7 +10,6 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kNoLimit = int64_t{1} << 60;  // bytes
 constexpr int kStepsUntilSettled = 3, kQuickSteps = 2;
 
 Result<MemoryPlan> divide(const RunShape& shape, const PageTable& pages, const PlannedRun& run,
@@ -19,13 +18,11 @@ Result<MemoryPlan> divide(const RunShape& shape, const PageTable& pages, const P
                      quick ? DivisionEffort::kQuick : DivisionEffort::kFull);
 }
 
-// The least memory beside the workspace, so that the workspace's size does not matter.
+// The least memory beside the workspace.
 LeastMemory least_of(const RunShape& shape, const PlannedRun& run) {
-  MemoryBudget budget;
-  budget.device_bytes = budget.host_bytes = kNoLimit;
-  budget.fixed_bytes.assign(static_cast<size_t>(shape.devices), 0);
-  const MemoryPlan plan = divide(shape, PageTable(shape), run, budget).take();
-  return {plan.min_device_bytes, plan.min_host_bytes};
+  const LeastSlots least = least_slots(shape, PageTable(shape), run.header_bytes);
+  return {*std::max_element(least.device_bytes.begin(), least.device_bytes.end()),
+          least.host_bytes};
 }
 
 int64_t most_fixed(const PlannedRun& run) {

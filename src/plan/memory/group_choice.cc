@@ -10,7 +10,6 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kAmple = int64_t{1} << 60;  // bytes
 constexpr int64_t kShare = 8, kShareOfSeveral = 3;
 constexpr int64_t kLeastGroups = 8;  // of a layer on each of several devices
 
@@ -33,11 +32,8 @@ GroupNeed need_of(const RunShape& shape, const std::function<int64_t(int64_t, in
   const RunShape brief = brief_shape(shape);
   const DeviceRange own = shape.own_devices();
   const auto devices = static_cast<size_t>(own.count);
-  const std::vector<int64_t> no_workspace(devices, 0);
   GroupNeed need;
-  need.least = plan_memory(brief, PageTable(brief), {kAmple, kAmple, no_workspace}, 0)
-                   .take()
-                   .min_on_device;
+  need.least = least_slots(brief, PageTable(brief), 0).device_bytes;
   need.whole.assign(devices, page_bytes(shape));
   for (size_t d = 0; d < devices; ++d) {
     const int64_t fixed = fixed_bytes(shape.group_blocks, own.first + static_cast<int>(d));

@@ -38,6 +38,7 @@ class StepCount {
                             ? SteadyRun::Tokens::kOne
                             : SteadyRun::Tokens::kEven;
     SteadyRun run(plan, tokens, &forecast);
+    run.foresee_nothing();
     for (TaskList& step : steps_) {
       run.step([&](const StepPiece& piece) { add(piece.tasks, step); });
     }

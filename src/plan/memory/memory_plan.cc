@@ -33,17 +33,14 @@ void hold_whole_layers(const RunShape& shape, const PageTable& pages,
 // once.
 void hold_uses(const std::vector<PageUse>& uses, const PageTable& pages,
                std::vector<SlotClass>& slots) {
-  std::vector<SlotClass> used(slots.size());
-  for (SlotClass& c : used) c.device_slots.assign(slots.front().device_slots.size(), 0);
   for (const PageUse& use : uses) {
-    SlotClass& c = used[pages.pages[use.page].slot_class];
-    ++(use.place.tier == Tier::kHost ? c.host_slots : c.device_slots[use.place.device]);
-  }
-  for (size_t c = 0; c < slots.size(); ++c) {
-    slots[c].host_slots = std::max(slots[c].host_slots, used[c].host_slots);
-    for (size_t d = 0; d < used[c].device_slots.size(); ++d) {
-      slots[c].device_slots[d] = std::max(slots[c].device_slots[d], used[c].device_slots[d]);
-    }
+    const uint16_t slot_class = pages.pages[use.page].slot_class;
+    const auto count = std::count_if(uses.begin(), uses.end(), [&](const PageUse& other) {
+      return other.place == use.place && pages.pages[other.page].slot_class == slot_class;
+    });
+    SlotClass& c = slots[slot_class];
+    int32_t& held = use.place.tier == Tier::kHost ? c.host_slots : c.device_slots[use.place.device];
+    held = std::max(held, static_cast<int32_t>(count));
   }
 }
 
@@ -160,6 +157,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   std::vector<SlotClass> slots(pages.classes.size());
   for (SlotClass& c : slots) c.device_slots.assign(own.count, 0);
   SteadyRun run(&plan, SteadyRun::Tokens::kOne);
+  run.foresee_nothing();
   run.step([](const StepPiece&) {});
   std::vector<PageUse> together;
   std::vector<uint8_t> used(slots.size(), 0);  // [class] on any rank: rows may take any way
@@ -341,23 +339,31 @@ int64_t MemoryPlan::in_host(const PageTable& pages, PageKind kind) const {
   return bytes;
 }
 
+LeastSlots least_slots(const RunShape& shape, const PageTable& pages, int64_t header_bytes) {
+  RunShape copying = shape;
+  copying.in_place = false;
+  LeastSlots least;
+  least.classes = minimum_slots(StepPlan(copying, pages, {.training = shape.training}));
+  for (int d = 0; d < shape.own_devices().count; ++d) {
+    least.device_bytes.push_back(device_bytes(pages, least.classes, d));
+  }
+  least.host_bytes = host_bytes(pages, least.classes, header_bytes);
+  return least;
+}
+
 Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
                                const MemoryBudget& budget, int64_t header_bytes,
                                DivisionEffort effort) {
-  const auto below = [&](const RunShape& of) {
-    return StepPlan(of, pages, {.training = shape.training});
-  };
   const int devices = shape.own_devices().count;
-  RunShape copying = shape;
-  copying.in_place = false;
+  LeastSlots least = least_slots(shape, pages, header_bytes);
   MemoryPlan plan;
-  plan.classes = minimum_slots(below(copying));
+  plan.classes = std::move(least.classes);
   for (int d = 0; d < devices; ++d) {
-    plan.min_on_device.push_back(budget.fixed_bytes[d] + device_bytes(pages, plan.classes, d));
+    plan.min_on_device.push_back(budget.fixed_bytes[d] + least.device_bytes[d]);
   }
   plan.min_device_bytes =
       *std::max_element(plan.min_on_device.begin(), plan.min_on_device.end());
-  plan.min_host_bytes = host_bytes(pages, plan.classes, header_bytes);
+  plan.min_host_bytes = least.host_bytes;
   RETURN_IF_ERROR(check_minimum(plan, budget));
   // Everything on the devices, if it fits: the state's slots come with the plan that has Adam
   // there.
@@ -378,7 +384,8 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
     plan.whole_host_bytes = host_bytes(pages, plan.classes, header_bytes);
   } else {
     if (shape.in_place) {
-      std::vector<SlotClass> slots = minimum_slots(below(shape));
+      std::vector<SlotClass> slots =
+          minimum_slots(StepPlan(shape, pages, {.training = shape.training}));
       plan.in_place = fits(pages, slots, budget);
       if (plan.in_place) plan.classes = std::move(slots);
     }
@@ -387,7 +394,9 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
           budget.device_bytes.of(d) - budget.fixed_bytes[d] - device_bytes(pages, plan.classes, d);
       grow_device(shape, pages, d, left, false, plan.classes);
     }
-    const StepPlan chosen = below(plan.in_place ? shape : copying);
+    RunShape chosen_shape = shape;
+    chosen_shape.in_place = plan.in_place;
+    const StepPlan chosen(chosen_shape, pages, {.training = shape.training});
     plan.whole_host_bytes = divide_host(chosen, budget.host_bytes - plan.min_host_bytes,
                                         header_bytes, plan.classes, effort)
                                 .bytes_without_disk;

@@ -71,6 +71,14 @@ struct MemoryPlan {
 // computed at home where all stays on the devices.
 RunShape seated(RunShape shape, const MemoryPlan& memory);
 
+// The fewest slots in which the rank's step goes, whatever the budgets, and with copied rows.
+struct LeastSlots {
+  std::vector<SlotClass> classes;
+  std::vector<int64_t> device_bytes;  // of slots, on each device
+  int64_t host_bytes = 0;             // header room included
+};
+LeastSlots least_slots(const RunShape& shape, const PageTable& pages, int64_t header_bytes);
+
 // Divides the budgets of RunShape::rank. kDeviceMemory or kHostMemory, naming the smallest budget
 // that would do, when it does not fit; of several devices also the one that lacks most.
 // `header_bytes` is the room before each host slot's payload.

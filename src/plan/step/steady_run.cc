@@ -64,6 +64,7 @@ void SteadyRun::step(const Visit& visit) {
   StepSchedule schedule(&plan_, training ? &gradients_ : nullptr, forecast_,
                         training ? PassExtent::kStep : PassExtent::kForward, &copies_);
   if (!pinned_.empty()) schedule.keep(pinned_);
+  if (!foresees_) schedule.foresee_nothing();
   const auto routing = [this](int64_t layer, Microbatches microbatches) {
     return layer_routing(routing_, layer, microbatches);
   };

@@ -36,6 +36,8 @@ class SteadyRun {
   // Pins this share of each layer's experts to devices from the next step on (plan/step/pinning.h).
   // `classes`: the slots of plan_memory.
   void pin(const std::vector<SlotClass>& classes, double share);
+  // For those who read the tasks alone: what a residency should foresee is not in the pieces.
+  void foresee_nothing() { foresees_ = false; }
   // Runs the next step. The first has nothing to update yet; the steps after it are all alike.
   void step(const Visit& visit);
   // Applies the pending updates, as before a checkpoint.
@@ -62,6 +64,7 @@ class SteadyRun {
   ExpertForecast* forecast_;
   Routing routing_;
   std::vector<PageId> pinned_;
+  bool foresees_ = true;
   Gradients gradients_;
   WeightCopies copies_;
 };

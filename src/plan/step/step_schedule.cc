@@ -161,7 +161,7 @@ void StepSchedule::attention(const Action& action, StepPiece& piece) {
   });
   plan_.prefetch(others, piece.tasks);
   if (first_microbatch) make_ready(next, after, piece.tasks);
-  if (l == 0 && first_microbatch) foresee_updates(after, piece);
+  if (l == 0 && first_microbatch && foresees_) foresee_updates(after, piece);
 }
 
 // How many actions of experts its stage has begun before.
@@ -289,9 +289,10 @@ void StepSchedule::add_tasks(StepPiece& piece) {
   }
   take_own_part(plan_.shape(), piece);
   if (!in_forward) return;
-  if (next_ < forward_end_) return pagoda::add_uses(piece.tasks, piece.foreseen.emplace());
-  if (extent_ == PassExtent::kStep) piece.wait = StepPiece::Wait::kLayersDone;
-  foresee_rest(piece);
+  const bool ends = next_ == forward_end_;
+  if (ends && extent_ == PassExtent::kStep) piece.wait = StepPiece::Wait::kLayersDone;
+  if (!foresees_) return;
+  ends ? foresee_rest(piece) : pagoda::add_uses(piece.tasks, piece.foreseen.emplace());
 }
 
 bool StepSchedule::next(StepPiece& piece) {

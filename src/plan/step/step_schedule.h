@@ -96,6 +96,8 @@ class StepSchedule {
 
   // Pins these pages to devices from the first piece on.
   void keep(std::vector<PageId> pages) { kept_ = std::move(pages); }
+  // Leaves out what a residency should foresee, which takes as long as the tasks themselves.
+  void foresee_nothing() { foresees_ = false; }
 
   // Replaces `piece` by the next one; false when the pass is over. REQUIRES: the wait of the piece
   // before was answered.
@@ -141,6 +143,7 @@ class StepSchedule {
   std::vector<int64_t> experts_begun_;  // [stage] actions of experts
   TaskList held_;               // of the backward of held_of_, until attention of others is issued
   Microbatches held_of_;
+  bool foresees_ = true;
   bool asked_routing_ = false;  // the newest piece ends where that of next_ must be known
   std::vector<int64_t> asked_;  // records whose weights are uploaded after their updates, if there
                                 // is room
