@@ -14,6 +14,7 @@ struct SweepModel {
   double hidden, ffn;
 };
 inline constexpr SweepModel kMixtralD1 = {"Mixtral-D1", 8, 24, 1024, 3584};
+inline constexpr SweepModel kMixtralD2 = {"Mixtral-D2", 6, 18, 1024, 3584};
 inline constexpr SweepModel kMixtralD3 = {"Mixtral-D3", 8, 40, 1024, 3584};
 inline constexpr SweepModel kMixtralW1 = {"Mixtral-W1", 4, 12, 2048, 7168};
 inline constexpr SweepModel kMixtralW2 = {"Mixtral-W2", 4, 24, 2048, 7168};
