@@ -10,16 +10,6 @@
 namespace pagoda {
 namespace {
 
-ModelSizes with_layers(ModelSizes model, int64_t layers) {
-  model.shape.is_moe.assign(static_cast<size_t>(layers), 1);
-  model.shape.is_conv.clear();
-  model.shape.dense_ffn = 0;
-  model.config.num_layers = layers;
-  model.config.first_dense_layers = 0;
-  model.config.mlp_only_layers.clear();
-  return model;
-}
-
 // Weights, gradients and states of what is there once.
 int64_t once_bytes(const RunShape& shape) {
   int64_t bytes = 0;
@@ -78,6 +68,16 @@ StepForecast::Rank continued(const StepForecast::Rank& first, const StepForecast
 bool has_alike_layers(const ModelShape& model) {
   const auto moe = std::count(model.is_moe.begin(), model.is_moe.end(), uint8_t{1});
   return model.conv_layers() == 0 && 8 * (model.num_layers() - moe) <= model.num_layers();
+}
+
+ModelSizes with_layers(ModelSizes model, int64_t layers) {
+  model.shape.is_moe.assign(static_cast<size_t>(layers), 1);
+  model.shape.is_conv.clear();
+  model.shape.dense_ffn = 0;
+  model.config.num_layers = layers;
+  model.config.first_dense_layers = 0;
+  model.config.mlp_only_layers.clear();
+  return model;
 }
 
 FewLayers few_layers(int64_t stages) {

@@ -20,6 +20,9 @@ namespace pagoda {
 // Whether at most an eighth of the layers has no experts, and all attend.
 bool has_alike_layers(const ModelShape& model);
 
+// The model with so many layers, all with experts. REQUIRES: has_alike_layers(model.shape).
+ModelSizes with_layers(ModelSizes model, int64_t layers);
+
 // The layers of each of the two runs, in all stages: one and two of each stage, or without stages
 // two and four. REQUIRES: stages > 0.
 struct FewLayers {

@@ -14,10 +14,9 @@ std::string configs(const std::string& name) {
   return std::string(PAGODA_GOLDEN_DIR) + "/../../configs/" + name;
 }
 
-ModelSizes with_layers(int64_t layers, int64_t experts) {
-  ModelSizes model = read_model_sizes(configs("models/qwen3-30b-a3b.json")).take();
-  model.shape.is_moe.assign(static_cast<size_t>(layers), 1);
-  model.config.num_layers = layers;
+ModelSizes model_of(int64_t layers, int64_t experts) {
+  ModelSizes model =
+      with_layers(read_model_sizes(configs("models/qwen3-30b-a3b.json")).take(), layers);
   model.shape.num_experts = model.config.num_experts = experts;
   return model;
 }
@@ -72,7 +71,7 @@ TEST(FewLayers, TakeTheStepOfAll) {
                         {2, 2, 2, 4, kAlternating},
                         {4, 1, 4, 8, kAlternating},
                         {2, 2, 1, 1, PipelineOrder::kBreadthFirst, "10GiB"}};
-  const ModelSizes model = with_layers(16, 32);
+  const ModelSizes model = model_of(16, 32);
   ASSERT_TRUE(has_alike_layers(model.shape));
   for (const Case& c : cases) {
     SCOPED_TRACE(c.text());
@@ -100,12 +99,12 @@ TEST(FewLayers, TakeTheStepOfAll) {
 }
 
 TEST(FewLayers, AreAlikeWithFewDenseOnes) {
-  ModelSizes model = with_layers(16, 32);
+  ModelSizes model = model_of(16, 32);
   model.shape.is_moe[0] = model.shape.is_moe[1] = 0;
   EXPECT_TRUE(has_alike_layers(model.shape));
   model.shape.is_moe[2] = 0;
   EXPECT_FALSE(has_alike_layers(model.shape));
-  ModelSizes convolves = with_layers(16, 32);
+  ModelSizes convolves = model_of(16, 32);
   convolves.shape.is_conv.assign(16, 0);
   convolves.shape.is_conv[3] = 1;
   EXPECT_FALSE(has_alike_layers(convolves.shape));

@@ -198,6 +198,7 @@ void print_figures(const std::optional<RoutingTrace>& trace) {
   print_heuristics();
   print_placement(trace);
   print_hetermoe_figures();
+  print_piper_tables();
   print_piper_figures();
 }
 
