@@ -1,7 +1,11 @@
 #include "plan/memory/coarse_run.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -14,33 +18,28 @@ int64_t expert_records(const RunShape& shape) {
   return shape.num_experts * std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
 }
 
-// [expert] its home, which is the same in all layers.
-std::vector<int> homes(const RunShape& shape) {
-  std::vector<int> homes(static_cast<size_t>(shape.num_experts), 0);
-  for (const RecordShape& record : shape.records) {
-    if (record.expert >= 0) homes[static_cast<size_t>(record.expert)] = record.device;
-  }
-  return homes;
-}
-
-// The largest number that divides the experts of every home that has some.
+// The largest number that divides the experts of every layer at every home that has some.
 int64_t experts_at_every_home(const RunShape& shape) {
-  std::vector<int64_t> experts(static_cast<size_t>(shape.devices), 0);
-  for (const int home : homes(shape)) ++experts[static_cast<size_t>(home)];
   int64_t divisor = 0;
-  for (const int64_t count : experts) divisor = std::gcd(divisor, count);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    std::vector<int64_t> experts(static_cast<size_t>(shape.devices), 0);
+    for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
+      ++experts[static_cast<size_t>(shape.records[shape.expert(l, e)].device)];
+    }
+    for (const int64_t count : experts) divisor = std::gcd(divisor, count);
+  }
   return divisor;
 }
 
-// [expert] the coarse expert that it becomes a part of: the next `together` of a home, in the order
-// of their first experts.
-std::vector<int64_t> coarse_experts(const RunShape& shape, int64_t together) {
+// [expert] the coarse expert of the layer that it becomes a part of: the next `together` of a home,
+// in the order of their first experts.
+std::vector<int64_t> coarse_experts(const RunShape& shape, int64_t layer, int64_t together) {
   std::vector<int64_t> taken(static_cast<size_t>(shape.devices), 0);
   std::vector<int64_t> newest(static_cast<size_t>(shape.devices), 0);
   std::vector<int64_t> parts;
   int64_t count = 0;
-  for (const int home : homes(shape)) {
-    const auto d = static_cast<size_t>(home);
+  for (int64_t e = 0; e < shape.num_experts; ++e) {
+    const auto d = static_cast<size_t>(shape.records[shape.expert(layer, e)].device);
     if (taken[d]++ % together == 0) newest[d] = count++;
     parts.push_back(newest[d]);
   }
@@ -78,16 +77,40 @@ void copy_layer(const RunShape& shape, int64_t layer, RunShape& brief) {
   }
 }
 
+// Two layers of each kind in each stage; the last one, behind which the head is; and with several
+// ranks those whose dense records are at home on the rank, one of each kind for each device, and
+// two in all.
+std::vector<int64_t> brief_layers(const RunShape& shape) {
+  const DeviceRange own = shape.own_devices();
+  std::map<std::pair<int, bool>, int64_t> seen;  // [stage, with experts]
+  std::set<std::pair<int, bool>> homes;          // device, with experts
+  std::array<int64_t, 2> at_home = {};           // [with experts]
+  std::vector<int64_t> layers;
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    const bool moe = shape.is_moe[static_cast<size_t>(l)] != 0;
+    const auto dense = static_cast<size_t>(shape.layer_record[static_cast<size_t>(l)]);
+    const int home = shape.records[dense].device;
+    const bool here = shape.ranks() > 1 && own.contains(home);
+    const bool first = ++seen[{shape.stage_of(l), moe}] <= 2;
+    const bool of_home = here && (homes.insert({home, moe}).second || at_home[moe] < 2);
+    const bool last = shape.stages.several() && l + 1 == shape.num_layers;
+    if (!first && !of_home && !last) continue;
+    layers.push_back(l);
+    at_home[moe] += here;
+  }
+  return layers;
+}
+
 }  // namespace
 
 Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order) {
   Coarseness c;
   const bool one_device = shape.devices == 1;
-  // Stages have homes of their own for the experts of their layers.
-  if (shape.num_experts > 0 && !shape.stages.several()) {
+  if (shape.num_experts > 0) {
     const int64_t at_home = experts_at_every_home(shape);
+    const int64_t of_layer = std::max(1, shape.devices / shape.stages.count);
     c.experts = fewest_together(at_home, expert_records(shape), limits.expert_records,
-                                std::max<int64_t>(1, at_home / div_ceil(4, shape.devices)));
+                                std::max<int64_t>(1, at_home / div_ceil(4, of_layer)));
   }
   const int64_t most = in_order ? std::min(kMostInOrder, limits.microbatches) : limits.microbatches;
   // The microbatches of a shard are one device's, or sums of their own.
@@ -123,10 +146,12 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
         coarse.microbatches * c.microbatches == shape.microbatches);
   coarse.records.clear();
   coarse.layer_record.clear();
-  const std::vector<int64_t> parts = coarse_experts(shape, c.experts);
+  std::vector<int64_t> parts;  // of the layer
   for (RecordShape record : shape.records) {
     if (record.layer >= 0 && record.expert < 0) {
       coarse.layer_record.push_back(static_cast<int64_t>(coarse.records.size()));
+      const bool moe = shape.is_moe[static_cast<size_t>(record.layer)] != 0;
+      if (moe) parts = coarse_experts(shape, record.layer, c.experts);
     }
     if (record.expert >= 0) record.expert = parts[static_cast<size_t>(record.expert)];
     const int64_t at = record.expert < 0 ? std::ssize(coarse.records)
@@ -143,27 +168,30 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
 }
 
 RunShape brief_shape(const RunShape& shape) {
-  if (shape.stages.several()) return shape;  // each stage has layers of its own
   RunShape brief = shape;
   brief.in_place = false;  // the run's rows in place are of more microbatches
   brief.least_sums = PageTable::sum_pages(shape);
   brief.least_expert_sums = PageTable::expert_sum_pages(shape);
   brief.least_kept_actions =
       shape.rounds() * std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
+  // Chunks that follow each other need the same.
+  if (shape.rounds() > 1) brief.sums.chunks = std::min<int64_t>(2, shape.sums.chunks);
   // Every device that attends keeps a shard, and an expert its sums.
   const bool by_shards = shape.devices > 1 || shape.sums.expert_shards > 1;
   const int64_t fewest =
-      by_shards ? std::max<int64_t>(2, shape.sums.chunks * shape.sums.shards) : 2;
+      by_shards ? std::max<int64_t>(2, brief.sums.chunks * shape.sums.shards) : 2;
   brief.set_microbatches(std::min(fewest, shape.microbatches));
+  // Sums or rows of all of a stage's layers wait side by side.
+  if (shape.stages.chunk_by_chunk() || (shape.stages.several() && shape.kept_rows > 0)) {
+    return brief;
+  }
   brief.is_moe.clear();
   brief.layer_record.clear();
-  brief.records = {shape.records.front()};
-  // With several ranks each has a dense record of a layer, as far as it has one in the run.
-  const int64_t most = shape.ranks() > 1 ? std::ssize(shape.attending_devices()) : 2;
-  int64_t dense = 0, moe = 0;
-  for (int64_t l = 0; l < shape.num_layers; ++l) {
-    int64_t& seen = shape.is_moe[static_cast<size_t>(l)] != 0 ? moe : dense;
-    if (++seen <= std::max<int64_t>(2, most)) copy_layer(shape, l, brief);
+  brief.stages.layers.clear();
+  brief.records = {brief.records.front()};
+  for (const int64_t l : brief_layers(shape)) {
+    copy_layer(shape, l, brief);
+    if (shape.stages.several()) brief.stages.layers.push_back(shape.stage_of(l));
   }
   brief.records.push_back(shape.records.back());
   brief.num_layers = static_cast<int64_t>(brief.is_moe.size());

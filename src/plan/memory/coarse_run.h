@@ -38,9 +38,9 @@ Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in
 // REQUIRES: coarseness(shape, any limits).
 RunShape coarse_shape(const RunShape& shape, const Coarseness& coarseness);
 
-// The run cut down to at most two layers of each kind and at most two microbatches, or with
-// several devices as many as its sums divide. A step of it
-// needs at least as much memory as one of the run.
+// The run cut down to about two layers of each kind in each stage, and at most two microbatches, or
+// with several devices as many as the sums of two chunks divide. A step of it needs as much memory
+// as one of the run. Stages that take chunk by chunk have all their layers.
 RunShape brief_shape(const RunShape& shape);
 
 }  // namespace pagoda

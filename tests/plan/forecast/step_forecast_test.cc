@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -141,6 +142,74 @@ TEST(CoarseRun, HasTheSameParametersInFewerRecords) {
     EXPECT_NEAR(static_cast<double>(layer_buffers(a)), static_cast<double>(layer_buffers(b)),
                 3.0 * 4096 * static_cast<double>(fine.microbatches));
   }
+}
+
+// The run with all of its layers so many times, one after the other.
+RunShape repeated(const RunShape& shape, int64_t times, PipelineOrder order) {
+  RunShape longer = shape;
+  longer.is_moe.clear();
+  longer.layer_record.clear();
+  longer.num_layers = times * shape.num_layers;
+  longer.records = {shape.records.front()};
+  for (int64_t i = 0; i < times; ++i) {
+    for (const RecordShape& of : shape.records) {
+      if (of.layer < 0) continue;
+      if (of.expert < 0) {
+        longer.layer_record.push_back(std::ssize(longer.records));
+        longer.is_moe.push_back(shape.is_moe[of.layer]);
+      }
+      longer.records.push_back(of);
+      longer.records.back().layer += i * shape.num_layers;
+    }
+  }
+  longer.records.push_back(shape.records.back());
+  longer.stages =
+      divide_into_stages(shape.stages.count, order, longer.num_layers, shape.devices);
+  for (RecordShape& record : longer.records) {  // at home in their stages
+    if (record.layer < 0) continue;
+    const int stage = longer.stage_of(record.layer);
+    const DeviceRange own = devices_of_stage(stage, shape.stages.count, shape.devices);
+    const std::vector<int> attending = longer.attending_devices(stage);
+    const auto at = static_cast<size_t>(longer.stages.ordinal(record.layer));
+    record.device = record.expert < 0 ? attending[at % attending.size()]
+                                      : own.first + static_cast<int>(record.expert % own.count);
+  }
+  const std::vector<int> last = longer.attending_devices(longer.stage_of(longer.num_layers));
+  longer.records.back().device = last[longer.tied_embeddings ? 0 : 1 % last.size()];
+  return longer;
+}
+
+// Whatever the layers, stages, chunks, devices and ranks.
+TEST(CoarseRun, BriefOnesOfManyLayersNeedAsMuchMemory) {
+  int64_t cut = 0, of_stages = 0;  // runs that have fewer layers, and those in stages
+  for (uint32_t seed = 1; seed <= 120; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const auto order = static_cast<PipelineOrder>(random() % 3);
+    const int devices = 1 + static_cast<int>(random() % 5);
+    const int stages = random() % 2 == 0 ? 1 : 2;
+    RunShape shape = random_shape(random, devices, {.most = stages, .order = order});
+    shape = repeated(shape, 1 + random() % 5, order);
+    if (devices > 1 && random() % 2 == 0) {
+      divide_into_ranks(random, 1 + static_cast<int>(random() % std::min(3, devices)), shape);
+    }
+    PlannedRun run;
+    run.header_bytes = 4096;
+    for (int rank = 0; rank < shape.ranks(); ++rank) {
+      shape.rank = rank;
+      run.shape = shape;
+      run.budget.fixed_bytes.assign(static_cast<size_t>(shape.own_devices().count), 0);
+      const LeastSlots whole = least_slots(shape, PageTable(shape), 4096);
+      EXPECT_EQ(least_memory(run).device_bytes,
+                *std::max_element(whole.device_bytes.begin(), whole.device_bytes.end()));
+      EXPECT_EQ(least_memory(run).host_bytes, whole.host_bytes);
+      const bool fewer = brief_shape(shape).num_layers < shape.num_layers;
+      cut += fewer;
+      of_stages += fewer && shape.stages.several();
+    }
+  }
+  EXPECT_GT(cut, 50);
+  EXPECT_GT(of_stages, 10);
 }
 
 // Whatever the number of layers, microbatches and devices.
