@@ -179,7 +179,8 @@ PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_
   const int64_t host_bytes =
       rank.config.memory.host.resolve(rank.sheet.host_bytes(), rank.sheet.auto_host_bytes());
   run.budget = make_budget(model.shape, setup, rank.device_bytes, host_bytes);
-  if (!run.shape.options.same_blocks()) return run;
+  // Stages save no layers (train/saved_layers.h).
+  if (!run.shape.options.same_blocks() || run.shape.stages.several()) return run;
   setup.size.saved_layers = run.shape.num_layers;
   run.kept_layer_bytes = (workspace_bytes(model.shape, setup.size, setup.own_devices().first) -
                           run.budget.fixed_bytes.front()) /

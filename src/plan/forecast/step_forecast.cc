@@ -63,6 +63,7 @@ struct RankPlan {
   void coarsen(const Coarseness& coarseness);
   Status divide(bool device_updates, bool in_place, bool quick);
   StepForecast::Rank forecast() const;
+  int64_t left_bytes() const;
 };
 
 // Coarse pieces need more memory at a time; it is lent.
@@ -92,6 +93,17 @@ StepForecast::Rank RankPlan::forecast() const {
           std::max<int64_t>(0, memory.host_slot_bytes - lent.host_bytes),
           {},
           0};
+}
+
+// What slots and workspace leave of the budget, on the device that has least.
+int64_t RankPlan::left_bytes() const {
+  int64_t least_left = kRoomForAll;
+  for (size_t d = 0; d < memory.device_slot_bytes.size(); ++d) {
+    const int64_t taken = memory.device_slot_bytes[d] + run.budget.fixed_bytes[d];
+    least_left = std::min(least_left, run.budget.device_bytes.of(static_cast<int>(d)) +
+                                          lent.device_bytes - taken);
+  }
+  return least_left;
 }
 
 // Where one rank has no room for the states on its devices, or for rows that are read in place, all
@@ -401,9 +413,8 @@ Result<StepForecast> forecast_step(std::span<const PlannedRank> planned, const C
   forecast.whole_host_bytes = std::max<int64_t>(0, memory.whole_host_bytes - lent.host_bytes);
   forecast.kinds = kinds_of(pages, memory);
   if (run.kept_layer_bytes > 0) {
-    const int64_t left = run.budget.device_bytes.least() - forecast.device_bytes;
-    forecast.saved_layers =
-        std::clamp<int64_t>(left / run.kept_layer_bytes, 0, run.shape.num_layers);
+    forecast.saved_layers = std::clamp<int64_t>(ranks.front().left_bytes() / run.kept_layer_bytes,
+                                                0, run.shape.num_layers);
   }
   CostSettings work{run.sequence_len, memory.state_on_device, forecast.coarseness};
   work.group_blocks = run.shape.group_blocks;
