@@ -10,22 +10,85 @@
 namespace pagoda {
 namespace {
 
-// Weights, gradients and states of what is there once.
-int64_t once_bytes(const RunShape& shape) {
+// Bytes of a record's weights, and where it is at home with its gradient and state.
+int64_t record_bytes(const RunShape& shape, int64_t record, bool with_state) {
+  const RecordShape& of = shape.records[static_cast<size_t>(record)];
+  const int64_t weights = shape.dtype_bytes * of.num_elements;
+  return with_state ? 2 * weights + of.state_bytes : weights;
+}
+
+// What a device has of a record if all stays on the devices, or of weights alone.
+int64_t on_device(const RunShape& shape, int device, int64_t record, bool all_stays) {
+  const RecordShape& of = shape.records[static_cast<size_t>(record)];
+  const bool home = of.device == device;
+  const bool copied = of.expert < 0 && shape.computes_with(device, record);
+  return home || copied ? record_bytes(shape, record, home && all_stays) : 0;
+}
+
+bool all_stays(const PlannedRun& run, int64_t least_bytes) {
+  const RunShape& shape = run.shape;
+  const DeviceRange own = shape.own_devices();
+  for (int d = own.first; d < own.end(); ++d) {
+    int64_t bytes = least_bytes;
+    for (int64_t r = 0; r <= shape.head(); ++r) bytes += on_device(shape, d, r, true);
+    if (bytes > run.budget.device_bytes.of(d - own.first)) return false;
+  }
+  return true;
+}
+
+// What a device, or a rank's host, has of embedding and head, which are there once.
+int64_t once_on_device(const RunShape& shape, int device, bool all_stays) {
+  return on_device(shape, device, shape.embedding(), all_stays) +
+         on_device(shape, device, shape.head(), all_stays);
+}
+int64_t once_in_host(const RunShape& shape) {
   int64_t bytes = 0;
   for (const int64_t record : {shape.embedding(), shape.head()}) {
-    const RecordShape& of = shape.records[static_cast<size_t>(record)];
-    bytes += 2 * shape.dtype_bytes * of.num_elements + of.state_bytes;
+    const bool home = shape.is_home(record);
+    const bool used = home || shape.rank_computes_with(shape.rank, record);
+    bytes += used ? record_bytes(shape, record, home) : 0;
   }
   return bytes;
 }
 
+// What a run needs at a time, and what there is once; of a device or a host.
+struct Fixed {
+  int64_t least = 0, once = 0;
+};
+
 // A budget that has room for `share` of the layers that `bytes` has room for.
-MemorySize room_for(double share, int64_t bytes, int64_t least, int64_t once) {
-  const int64_t beyond = bytes - least;  // what a step needs at a time does not grow with layers
-  if (beyond <= once) return MemorySize::of_bytes(bytes);
-  const auto of_layers = static_cast<double>(beyond - once);
-  return MemorySize::of_bytes(least + once + static_cast<int64_t>(share * of_layers));
+MemorySize room_for(double share, int64_t bytes, const Fixed& whole, const Fixed& fewer) {
+  const int64_t beyond = bytes - whole.least;
+  if (beyond <= whole.once) return MemorySize::of_bytes(fewer.least + std::max<int64_t>(0, beyond));
+  const auto of_layers = static_cast<double>(beyond - whole.once);
+  return MemorySize::of_bytes(fewer.least + fewer.once + static_cast<int64_t>(share * of_layers));
+}
+
+// A rank of a run, and what it needs at least.
+struct RankNeed {
+  const PlannedRun& run;
+  LeastMemory least = {};
+  bool all_stays = false;  // on the devices
+
+  Fixed on_device(int device) const {
+    return {least.device_bytes + run.group_bytes, once_on_device(run.shape, device, all_stays)};
+  }
+  Fixed in_host() const { return {least.host_bytes, once_in_host(run.shape)}; }
+};
+
+// The memory of a run with `share` of the layers: as much of each stays in it as among all.
+RunConfig::Memory memory_for(double share, RunConfig::Memory memory, const RankNeed& whole,
+                             const RankNeed& fewer) {
+  const MemoryBudget& budget = whole.run.budget;
+  const DeviceRange own = whole.run.shape.own_devices();
+  std::vector<MemorySize> devices;
+  for (int d = own.first; d < own.end(); ++d) {
+    devices.push_back(room_for(share, budget.device_bytes.of(d - own.first), whole.on_device(d),
+                               fewer.on_device(d)));
+  }
+  memory.device = MemorySizes(std::move(devices));
+  memory.host = room_for(share, budget.host_bytes, whole.in_host(), fewer.in_host());
+  return memory;
 }
 
 // Continues a line through two points.
@@ -100,25 +163,30 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
   const int64_t stages = configs.front().stages();
   const int64_t layers = stages * div_ceil(model.shape.num_layers(), stages);
   const FewLayers few = few_layers(stages);
-  std::vector<LeastMemory> least;
-  bool fits = true;
+  std::vector<RankNeed> needs;
+  bool fits = true, stays = true;
   for (const PlannedRun& run : whole) {
-    least.push_back(least_memory(run));
-    fits = fits && run.budget.device_bytes.least() >= least.back().device_bytes &&
-           run.budget.host_bytes >= least.back().host_bytes;
+    const LeastMemory least = least_memory(run);
+    needs.push_back({run, least});
+    stays = stays && all_stays(run, least.device_bytes);
+    fits = fits && run.budget.device_bytes.least() >= least.device_bytes &&
+           run.budget.host_bytes >= least.host_bytes;
   }
   if (!fits) return forecast_ranks(model, configs, cluster, std::move(whole), limits);
-  const auto forecast = [&](int64_t count) {
+  for (RankNeed& need : needs) need.all_stays = stays;
+  const auto forecast = [&](int64_t count) -> Result<RanksForecast> {
+    const ModelSizes few_model = with_layers(model, count);
     const double share = static_cast<double>(count) / static_cast<double>(layers);
     std::vector<RunConfig> fewer(configs.begin(), configs.end());
     for (size_t r = 0; r < fewer.size(); ++r) {
-      const MemoryBudget& budget = whole[r].budget;
-      const int64_t once = once_bytes(whole[r].shape);
       // Rows travel in as many waves as among all layers, whose groups the least has no room for.
       fewer[r].plan.group_blocks = whole[r].shape.group_blocks;
-      fewer[r].memory.device = room_for(share, budget.device_bytes.least(),
-                                        least[r].device_bytes + whole[r].group_bytes, once);
-      fewer[r].memory.host = room_for(share, budget.host_bytes, least[r].host_bytes, once);
+    }
+    ASSIGN_OR_RETURN(const std::vector<PlannedRun> planned,
+                     planned_ranks(few_model, fewer, cluster));
+    for (size_t r = 0; r < fewer.size(); ++r) {
+      const RankNeed need{planned[r], least_memory(planned[r]), stays};
+      fewer[r].memory = memory_for(share, configs[r].memory, needs[r], need);
     }
     CoarseLimits coarse = limits;
     const auto of_layers = [&](int64_t limit) {
@@ -126,7 +194,7 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
     };
     coarse.expert_records = of_layers(limits.expert_records);
     coarse.blocks = of_layers(limits.blocks);
-    return forecast_ranks(with_layers(model, count), fewer, cluster, coarse);
+    return forecast_ranks(few_model, fewer, cluster, coarse);
   };
   ASSIGN_OR_RETURN(const RanksForecast first, forecast(few.fewer));
   ASSIGN_OR_RETURN(RanksForecast all, forecast(few.more));
@@ -143,7 +211,10 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
     all.store_bytes[r] = line(first.store_bytes[r], all.store_bytes[r]);
     StepForecast::Rank& rank = all.step.ranks[r];
     rank = continued(first.step.ranks[r], rank, line);
-    rank.least = least[r];
+    rank.least = needs[r].least;
+    // The line does not know where the budget ends.
+    rank.device_bytes = std::min(rank.device_bytes, budget.device_bytes.most());
+    rank.host_bytes = std::min(rank.host_bytes, budget.host_bytes);
     const int64_t disk = cluster.nodes[r].disk_bytes();
     if (disk == 0 || all.store_bytes[r] <= disk) continue;
     return Status(Exit::kDoesNotFit,

@@ -22,6 +22,7 @@ class DeviceBudget {
     return bytes_[static_cast<size_t>(device)];
   }
   int64_t least() const { return *std::min_element(bytes_.begin(), bytes_.end()); }
+  int64_t most() const { return *std::max_element(bytes_.begin(), bytes_.end()); }
   int64_t sum(int devices) const {
     int64_t sum = 0;
     for (int d = 0; d < devices; ++d) sum += of(d);
