@@ -21,6 +21,16 @@ int64_t parcels(int64_t layers, const RunConfig& config) {
   return layers * config.train.chunks * config.num_devices() * std::max<int64_t>(4, of_stage);
 }
 
+bool by_few_layers(const ModelShape& model, const RunConfig& config) {
+  const FewLayers few = few_layers(config.stages());
+  return parcels(model.num_layers(), config) > kFewParcels &&
+         few.more + few.fewer < model.num_layers() && has_alike_layers(model);
+}
+int64_t simulated_layers(const ModelShape& model, const RunConfig& config) {
+  const FewLayers few = few_layers(config.stages());
+  return by_few_layers(model, config) ? few.more + few.fewer : model.num_layers();
+}
+
 struct Choice {
   LayoutKind layout = LayoutKind::kExperts;
   int64_t chunks = 1, stages = 1;
@@ -108,34 +118,23 @@ class LayoutSearcher {
 std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
   const RunConfig& first = configs.front();
   if (!first.validate_for_planning().ok()) return {};
-  int64_t layers = model_.shape.num_layers();
-  const FewLayers few = few_layers(first.stages());
-  const bool by_few = parcels(layers, first) > kFewParcels && few.more + few.fewer < layers &&
-                      has_alike_layers(model_.shape);
-  if (by_few) layers = few.more + few.fewer;
+  const int64_t layers = simulated_layers(model_.shape, first);
   if (parcels(layers, first) > kMostParcels && first.train.chunks > 1) {
     ++found_.too_large;
     return {};
   }
-  auto planned = planned_ranks(model_, configs, cluster_);
-  if (!planned.ok()) return {};
-  for (RunConfig& config : configs) {
-    if (config.zebra()) write_zebra(planned->front().shape, config);
-  }
-  ++found_.tried;
-  auto forecast =
-      by_few ? forecast_few_layers(model_, configs, cluster_, planned.take(), limits_)
-             : forecast_ranks(model_, configs, cluster_, planned.take(), limits_);
-  if (!forecast.ok()) return {};
-  const RunConfig& own = own_.front();
+  auto layout = forecast_layout(model_, std::move(configs), cluster_, limits_);
+  if (layout.ok() || layout.status().code() != Exit::kUsage) ++found_.tried;
+  if (!layout.ok()) return {};
+  const RunConfig &own = own_.front(), &config = layout->configs.front();
   // auto is experts without a profile.
-  const bool as_it_is = own.zebra() == first.zebra() && own.stages() == first.stages() &&
-                        own.train.chunks == first.train.chunks &&
-                        own.train.shards == first.train.shards &&
-                        own.train.micro_batch_tokens == first.train.micro_batch_tokens &&
-                        (own.stages() == 1 || own.parallel.order == first.parallel.order) &&
-                        own.parallel.exchange == first.parallel.exchange;
-  return SearchedLayout{std::move(configs), as_it_is, forecast.take(), by_few};
+  layout->as_it_is = own.zebra() == config.zebra() && own.stages() == config.stages() &&
+                     own.train.chunks == config.train.chunks &&
+                     own.train.shards == config.train.shards &&
+                     own.train.micro_batch_tokens == config.train.micro_batch_tokens &&
+                     (own.stages() == 1 || own.parallel.order == config.parallel.order) &&
+                     own.parallel.exchange == config.parallel.exchange;
+  return layout.take();
 }
 
 // Puts the fastest of the variants first, if it is faster than all so far.
@@ -268,6 +267,19 @@ std::string SearchedLayout::section() const {
     text += key.substr(dot + 1) + " = " + value + "\n";
   }
   return text;
+}
+
+Result<SearchedLayout> forecast_layout(const ModelSizes& model, std::vector<RunConfig> configs,
+                                       const ClusterSheet& cluster, const CoarseLimits& limits) {
+  ASSIGN_OR_RETURN(std::vector<PlannedRun> planned, planned_ranks(model, configs, cluster));
+  for (RunConfig& config : configs) {
+    if (config.zebra()) write_zebra(planned.front().shape, config);
+  }
+  const bool few = by_few_layers(model.shape, configs.front());
+  ASSIGN_OR_RETURN(RanksForecast forecast,
+                   few ? forecast_few_layers(model, configs, cluster, std::move(planned), limits)
+                       : forecast_ranks(model, configs, cluster, std::move(planned), limits));
+  return SearchedLayout{std::move(configs), false, std::move(forecast), few};
 }
 
 LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> configs,

@@ -40,6 +40,11 @@ struct LayoutSearch {
   int64_t too_large = 0;  // left out, since their steps have too many tasks to simulate them soon
 };
 
+// A step of the layout that `configs` say, by a few layers where all have many tasks. The errors of
+// forecast_ranks. REQUIRES: as for planned_ranks.
+Result<SearchedLayout> forecast_layout(const ModelSizes& model, std::vector<RunConfig> configs,
+                                       const ClusterSheet& cluster, const CoarseLimits& limits);
+
 // configs: [rank] its settings, whose train.chunks are tried, too. REQUIRES: as for planned_ranks.
 LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> configs,
                             const ClusterSheet& cluster, const CoarseLimits& limits);

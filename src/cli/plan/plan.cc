@@ -285,12 +285,13 @@ Status PlanCommand::search_cluster(const ModelSizes& model) {
                       search_ ? kMostShown : 1};
   report.hostfile = hostfile(where);
   auto configs = configs_of_ranks(model, where);
-  auto ranks = configs.ok() ? forecast_ranks(model, *configs, where, kCoarsePlan)
-                            : Result<RanksForecast>(configs.status());
-  if (ranks.ok()) {
-    report.ranks = ranks.take();
+  auto own = configs.ok() ? forecast_layout(model, *configs, where, kSearchPlan)
+                          : Result<SearchedLayout>(configs.status());
+  if (own.ok()) {
+    report.few_layers = own->few_layers;
+    report.ranks = std::move(own->forecast);
   } else {
-    report.no_ranks = ranks.status().message();
+    report.no_ranks = own.status().message();
   }
   if (report.ranks && trace_) {
     ASSIGN_OR_RETURN(std::vector<PlannedRun> runs, planned_ranks(model, *configs, where));

@@ -134,9 +134,10 @@ std::string as_train_text(const SearchReport& r) {
   const RanksForecast& run = *r.ranks;
   return strf(
              "as train  a process on each node: %s a step, %s tokens/s, MFU %.1f %%; "
-             "limited by %s\n",
+             "limited by %s%s\n",
              seconds_text(run.step.step_s()).c_str(), rate_text(run.tokens_per_s()).c_str(),
-             100 * run.mfu(), resource_name(run.step.bottleneck())) +
+             100 * run.mfu(), resource_name(run.step.bottleneck()),
+             r.few_layers ? "; by a few layers" : "") +
          ranks_text(run);
 }
 

@@ -30,6 +30,7 @@ struct SearchReport {
   std::string why = {};        // the reason if nothing fits
   // For a cluster: the run that a process on each node makes, or why there is none.
   std::optional<RanksForecast> ranks = {};
+  bool few_layers = false;  // a step of few layers was simulated in place of all
   std::string no_ranks = {};
   LayoutSearch layouts = {};                  // of the same run
   bool best_layout = false;  // the first layout is what is planned, in place of a strategy
