@@ -40,9 +40,9 @@ Status refuse(const char* what, int64_t has, const char* wants, int64_t needed) 
 }
 
 Status check_fit(const RunForecast& plan) {
-  if (plan.device_bytes < plan.least.device_bytes) {
-    return refuse(plan.devices.size() > 1 ? "each device has" : "the device has", plan.device_bytes,
-                  "a step", plan.least.device_bytes);
+  if (plan.device_bytes < plan.device_needs) {
+    const std::string who = plan.devices.size() > 1 ? plan.device_text() : "the device";
+    return refuse((who + " has").c_str(), plan.device_bytes, "a step", plan.device_needs);
   }
   if (plan.host_bytes < plan.least.host_bytes) {
     return refuse("the host has", plan.host_bytes, "a step", plan.least.host_bytes);
@@ -82,10 +82,14 @@ RunForecast begin_forecast(const ModelSizes& model, const RunConfig& config,
                            static_cast<double>(plan.tokens / config.data.sequence_len));
   plan.peak_flops_per_s =
       sheet.device.peak_tflops * kTera * static_cast<double>(sheet.device.count);
-  plan.device_bytes = run.budget.device_bytes.least();
+  plan.least = least_memory(run);
+  const int tightest = tightest_device(run.budget.device_bytes, plan.least);
+  const bool differ = config.memory.device.listed().size() > 1;
+  plan.tightest = differ ? std::optional(tightest) : std::nullopt;
+  plan.device_bytes = run.budget.device_bytes.of(tightest);
+  plan.device_needs = plan.least.on_device[static_cast<size_t>(tightest)];
   plan.host_bytes = run.budget.host_bytes;
   plan.disk_bytes = sheet.disk_bytes();
-  plan.least = least_memory(run);
   plan.store_bytes = PageFile::disk_bytes(page_specs(run.shape, PageTable(run.shape)),
                                           config.train.save_steps > 0 ? 2 : 1,
                                           static_cast<int>(sheet.disk.drives));
@@ -94,6 +98,11 @@ RunForecast begin_forecast(const ModelSizes& model, const RunConfig& config,
 }
 
 }  // namespace
+
+std::string RunForecast::device_text() const {
+  if (tightest) return strf("device %d", *tightest);
+  return devices.size() > 1 ? "each device" : "device";
+}
 
 double RunForecast::read_bytes() const {
   const PageTraffic::Link& link = step->traffic.fetch;
@@ -182,9 +191,11 @@ PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_
   // Stages save no layers (train/saved_layers.h).
   if (!run.shape.options.same_blocks() || run.shape.stages.several()) return run;
   setup.size.saved_layers = run.shape.num_layers;
-  run.kept_layer_bytes = (workspace_bytes(model.shape, setup.size, setup.own_devices().first) -
-                          run.budget.fixed_bytes.front()) /
-                         run.shape.num_layers;
+  for (size_t d = 0; d < run.budget.fixed_bytes.size(); ++d) {
+    const int device = setup.own_devices().first + static_cast<int>(d);
+    const int64_t all = workspace_bytes(model.shape, setup.size, device);
+    run.kept_layer_bytes.push_back((all - run.budget.fixed_bytes[d]) / run.shape.num_layers);
+  }
   return run;
 }
 
@@ -263,8 +274,8 @@ Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& confi
   ASSIGN_OR_RETURN(const PlannedRun run, planned_run(model, config, sheet));
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
   RunForecast plan = begin_forecast(model, config, sheet, run, cost);
-  const bool memory = plan.device_bytes >= plan.least.device_bytes &&
-                      run.budget.host_bytes >= plan.least.host_bytes;
+  const bool memory =
+      plan.device_bytes >= plan.device_needs && run.budget.host_bytes >= plan.least.host_bytes;
   if (!memory) return plan;
   ASSIGN_OR_RETURN(plan.step, forecast_step(run, model.shape, sheet, limits));
   return plan;
@@ -299,10 +310,14 @@ Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const Ru
       const std::string drives = strf("the drives of rank %zu hold", r);
       return refuse(drives.c_str(), disk, "a store", forecast.store_bytes.back());
     }
-    forecast.budgets.push_back({run.budget.device_bytes.least(), run.budget.host_bytes});
     ranks.push_back({std::move(planned[r]), &sheet});
   }
   ASSIGN_OR_RETURN(forecast.step, forecast_step(ranks, link_between(cluster), model.shape, limits));
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const MemoryBudget& budget = ranks[r].run.budget;
+    forecast.budgets.push_back(
+        {budget.device_bytes.of(forecast.step.ranks[r].fullest), budget.host_bytes});
+  }
   return forecast;
 }
 

@@ -33,8 +33,11 @@ struct RunForecast {
   ParameterCount parameters;
   int64_t tokens = 0;  // tokens of a step on all devices
   double flops = 0;    // the model's operations for these, without recomputation
-  // Budgets of each device and of the host, and what the drives hold (0: unknown).
+  // Budgets of a device and of the host, and what the drives hold (0: unknown). Where devices have
+  // budgets of their own the device is the tightest one, else each.
   int64_t device_bytes = 0, host_bytes = 0, disk_bytes = 0;
+  std::optional<int> tightest;
+  int64_t device_needs = 0;          // what a step needs at least on that device
   LeastMemory least;                 // the least budgets that would do
   int64_t store_bytes = 0;           // bytes of the page files on all drives
   // [device] what it does: microbatches of a step that it attends to, and experts of a layer that
@@ -52,6 +55,7 @@ struct RunForecast {
 
   double tokens_per_s() const { return static_cast<double>(tokens) / step->step_s(); }
   double mfu() const { return flops / (peak_flops_per_s * step->step_s()); }
+  std::string device_text() const;  // "device", "each device", or "device 1", the tightest
   double read_bytes() const;  // read from the drives in a step
   double written_bytes() const;
 };
@@ -60,7 +64,7 @@ struct RunForecast {
 struct RanksForecast {
   int64_t tokens = 0;
   double flops = 0, peak_flops_per_s = 0;  // as RunForecast's, of all nodes
-  std::vector<LeastMemory> budgets;        // [rank] of each device and of the host
+  std::vector<LeastMemory> budgets;        // [rank] of its fullest device and of the host
   std::vector<int64_t> store_bytes;        // [rank] of its page files
   StepForecast step;
 

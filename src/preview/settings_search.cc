@@ -55,7 +55,7 @@ bool same_settings(const RunConfig& a, const RunConfig& b) {
 
 int64_t lacking_bytes(const RunForecast& plan) {
   const auto lacks = [](int64_t needed, int64_t has) { return std::max<int64_t>(0, needed - has); };
-  return lacks(plan.least.device_bytes, plan.device_bytes) +
+  return lacks(plan.device_needs, plan.device_bytes) +
          lacks(plan.least.host_bytes, plan.host_bytes) +
          (plan.disk_bytes > 0 ? lacks(plan.store_bytes, plan.disk_bytes) : 0);
 }

@@ -43,6 +43,13 @@ RunConfig workstation_run() {
   return config;
 }
 
+ClusterSheet nodes(int count, const MachineSheet& node) {
+  ClusterSheet cluster;
+  cluster.network = {10, 20, 0, 0};
+  cluster.nodes.assign(static_cast<size_t>(count), node);
+  return cluster;
+}
+
 void expect_equal(const RunShape& a, const RunShape& b) {
   EXPECT_EQ(a.num_layers, b.num_layers);
   EXPECT_EQ(a.is_moe, b.is_moe);
@@ -99,6 +106,52 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
       EXPECT_EQ(forecast_run(model, run.config(), sheet, kFinePlan)->fits.code(),
                 Exit::kDoesNotFit);
     }
+  }
+}
+
+// Each device has as much as a step needs there: the second one, which does not attend, less. What
+// is planned is what `train` divides, and a byte less anywhere is too little for both.
+TEST(RunForecast, DevicesMayHaveUnequalBudgets) {
+  TinyRun run;
+  RunConfig& config = run.config();
+  config.train.devices = {"cpu*2"};
+  config.parallel.attention_devices = 1;
+  config.plan.group_blocks = 1;
+  run.use_minimum_budgets();
+  const ModelSizes model = read_model_sizes(config.model.path).take();
+  const MachineSheet sheet = machine("cpu-2-cores");
+  const std::vector<int64_t> least =
+      Session::plan(model.config, session_options(config))->min_on_device;
+  ASSERT_LT(least[1], least[0] - 1);
+  const auto set = [&](int64_t first, int64_t second) {
+    config.memory.device = MemorySizes({MemorySize::of_bytes(first), MemorySize::of_bytes(second)});
+  };
+  for (const int64_t more : {0, 20000}) {
+    set(least[0], least[1] + more);
+    const SessionOptions options = session_options(config);
+    const MemoryPlan memory = Session::plan(model.config, options).take();
+    const RunShape shape = make_run_shape(model_shape(model.config), options);
+    const RunForecast plan = forecast_run(model, config, sheet, kFinePlan).take();
+    ASSERT_TRUE(plan.fits.ok()) << plan.fits.message();
+    EXPECT_EQ(plan.tightest, 0);
+    EXPECT_EQ(plan.device_bytes, least[0]);
+    EXPECT_EQ(plan.step->traffic, predict_traffic(shape, PageTable(shape), memory).step);
+    const RanksForecast ranks =
+        forecast_ranks(model, {&config, 1}, nodes(1, sheet), kFinePlan).take();
+    EXPECT_EQ(ranks.step.traffic, plan.step->traffic);
+    EXPECT_EQ(ranks.budgets[0].device_bytes, least[0]);
+  }
+  for (const int device : {0, 1}) {
+    set(least[0] - (device == 0 ? 1 : 0), least[1] - (device == 1 ? 1 : 0));
+    EXPECT_EQ(Session::plan(model.config, session_options(config)).status().code(),
+              Exit::kDeviceMemory);
+    const RunForecast plan = forecast_run(model, config, sheet, kFinePlan).take();
+    EXPECT_EQ(plan.fits.code(), Exit::kDoesNotFit);
+    EXPECT_EQ(plan.tightest, device);
+    EXPECT_NE(plan.fits.message().find(strf("device %d has ", device)), std::string::npos)
+        << plan.fits.message();
+    EXPECT_EQ(forecast_ranks(model, {&config, 1}, nodes(1, sheet), kFinePlan).status().code(),
+              Exit::kDeviceMemory);
   }
 }
 
@@ -190,8 +243,13 @@ TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
     double backward_s = std::numeric_limits<double>::infinity();
     for (int64_t n = 0; n <= layers; ++n) {
       SCOPED_TRACE(testing::Message() << n << " layers, " << devices << " devices");
-      options.device_bytes = whole + all * (2 * n + 1) / (2 * layers);
-      run.config().memory.device = MemorySize::of_bytes(options.device_bytes.of(0));
+      // Any further device has room for all.
+      std::vector<int64_t> bytes(static_cast<size_t>(devices), whole + 2 * all);
+      bytes[0] = whole + all * (2 * n + 1) / (2 * layers);
+      std::vector<MemorySize> budgets;
+      for (const int64_t of_device : bytes) budgets.push_back(MemorySize::of_bytes(of_device));
+      options.device_bytes = bytes;
+      run.config().memory.device = MemorySizes(budgets);
       const MemoryPlan memory = Session::plan(trained, options).take();
       const RunForecast plan =
           forecast_run(model, run.config(), machine("cpu-2-cores"), kFinePlan).take();
@@ -280,13 +338,6 @@ TEST(RunForecast, FourGpusAreAlmostFourTimesAsFast) {
   const double one = forecast_run(model, config, box, kSearchPlan)->tokens_per_s();
   EXPECT_LE(four, 4 * one);
   EXPECT_GE(four, 3 * one);
-}
-
-ClusterSheet nodes(int count, const MachineSheet& node) {
-  ClusterSheet cluster;
-  cluster.network = {10, 20, 0, 0};
-  cluster.nodes.assign(static_cast<size_t>(count), node);
-  return cluster;
 }
 
 // Two ranks of which the first attends: half of the rows of 16 layers, 8 of each token, go to the

@@ -52,13 +52,13 @@ std::string run_text(const PlanReport& r) {
 
 std::string needs_text(const PlanReport& r) {
   const RunForecast& p = r.plan;
-  const char* each = p.devices.size() > 1 ? "each device" : "device";
-  std::string text = line_of("memory", strf("%s: budget %s, a step needs at least %s", each,
-                                            format_bytes(p.device_bytes).c_str(),
-                                            format_bytes_up(p.least.device_bytes).c_str())) +
-                     line_of("", strf("host: budget %s, a step needs at least %s",
-                                      format_bytes(p.host_bytes).c_str(),
-                                      format_bytes_up(p.least.host_bytes).c_str()));
+  std::string text =
+      line_of("memory",
+              strf("%s: budget %s, a step needs at least %s", p.device_text().c_str(),
+                   format_bytes(p.device_bytes).c_str(), format_bytes_up(p.device_needs).c_str())) +
+      line_of("",
+              strf("host: budget %s, a step needs at least %s", format_bytes(p.host_bytes).c_str(),
+                   format_bytes_up(p.least.host_bytes).c_str()));
   const std::string room =
       p.disk_bytes > 0 ? "of " + format_bytes(p.disk_bytes) : "of drives of unknown size";
   return text +

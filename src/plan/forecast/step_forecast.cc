@@ -1,6 +1,7 @@
 #include "plan/forecast/step_forecast.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -20,13 +21,19 @@ Result<MemoryPlan> divide(const RunShape& shape, const PageTable& pages, const P
 
 // The least memory beside the workspace.
 LeastMemory least_of(const RunShape& shape, const PlannedRun& run) {
-  const LeastSlots least = least_slots(shape, PageTable(shape), run.header_bytes);
-  return {*std::max_element(least.device_bytes.begin(), least.device_bytes.end()),
-          least.host_bytes};
+  LeastSlots least = least_slots(shape, PageTable(shape), run.header_bytes);
+  return {*std::max_element(least.device_bytes.begin(), least.device_bytes.end()), least.host_bytes,
+          std::move(least.device_bytes)};
 }
 
-int64_t most_fixed(const PlannedRun& run) {
-  return *std::max_element(run.budget.fixed_bytes.begin(), run.budget.fixed_bytes.end());
+// What each of the rank's devices would have left beyond the least of a step, with its groups.
+std::vector<int64_t> spare_bytes(const PlannedRun& run, const LeastMemory& least) {
+  std::vector<int64_t> spare;
+  for (const int64_t needed : least.on_device) {
+    const auto device = static_cast<int>(spare.size());
+    spare.push_back(run.budget.device_bytes.of(device) - needed - run.group_bytes);
+  }
+  return spare;
 }
 
 std::vector<KindBytes> kinds_of(const PageTable& pages, const MemoryPlan& memory) {
@@ -62,8 +69,9 @@ struct RankPlan {
 
   void coarsen(const Coarseness& coarseness);
   Status divide(bool device_updates, bool in_place, bool quick);
+  std::vector<int64_t> used_bytes() const;
+  int64_t saved_layers() const;
   StepForecast::Rank forecast() const;
-  int64_t left_bytes() const;
 };
 
 // Coarse pieces need more memory at a time; it is lent.
@@ -71,8 +79,11 @@ void RankPlan::coarsen(const Coarseness& coarseness) {
   shape = coarse_shape(run.shape, coarseness);
   pages.emplace(shape);
   const LeastMemory coarse = least_of(brief_shape(shape), run);
-  lent = {coarse.device_bytes + most_fixed(run) - least.device_bytes - run.group_bytes,
-          coarse.host_bytes - least.host_bytes};
+  lent = {std::numeric_limits<int64_t>::min(), coarse.host_bytes - least.host_bytes};
+  for (size_t d = 0; d < coarse.on_device.size(); ++d) {
+    const int64_t fine = least.on_device[d] + run.group_bytes - run.budget.fixed_bytes[d];
+    lent.device_bytes = std::max(lent.device_bytes, coarse.on_device[d] - fine);
+  }
 }
 
 Status RankPlan::divide(bool device_updates, bool in_place, bool quick) {
@@ -85,25 +96,39 @@ Status RankPlan::divide(bool device_updates, bool in_place, bool quick) {
   return Status();
 }
 
+// [own device] workspace and slots.
+std::vector<int64_t> RankPlan::used_bytes() const {
+  std::vector<int64_t> used = memory.device_slot_bytes;
+  for (size_t d = 0; d < used.size(); ++d) {
+    used[d] += run.budget.fixed_bytes[d] - lent.device_bytes;
+  }
+  return used;
+}
+
+// Every device that keeps anything has room for the layers that do.
+int64_t RankPlan::saved_layers() const {
+  const std::vector<int64_t> used = used_bytes();
+  int64_t layers = run.shape.num_layers;
+  bool keeps = false;
+  for (size_t d = 0; d < run.kept_layer_bytes.size(); ++d) {
+    const int64_t of_layer = run.kept_layer_bytes[d];
+    if (of_layer == 0) continue;
+    const int64_t left = run.budget.device_bytes.of(static_cast<int>(d)) - used[d];
+    layers = std::min(layers, left / of_layer);
+    keeps = true;
+  }
+  return keeps ? std::max<int64_t>(0, layers) : 0;
+}
+
 StepForecast::Rank RankPlan::forecast() const {
-  const int64_t slots =
-      *std::max_element(memory.device_slot_bytes.begin(), memory.device_slot_bytes.end());
+  const std::vector<int64_t> used = used_bytes();
+  const auto most = std::max_element(used.begin(), used.end());
   return {least,
-          slots + most_fixed(run) - lent.device_bytes,
+          *most,
+          static_cast<int>(most - used.begin()),
           std::max<int64_t>(0, memory.host_slot_bytes - lent.host_bytes),
           {},
           0};
-}
-
-// What slots and workspace leave of the budget, on the device that has least.
-int64_t RankPlan::left_bytes() const {
-  int64_t least_left = kRoomForAll;
-  for (size_t d = 0; d < memory.device_slot_bytes.size(); ++d) {
-    const int64_t taken = memory.device_slot_bytes[d] + run.budget.fixed_bytes[d];
-    least_left = std::min(least_left, run.budget.device_bytes.of(static_cast<int>(d)) +
-                                          lent.device_bytes - taken);
-  }
-  return least_left;
 }
 
 // Where one rank has no room for the states on its devices, or for rows that are read in place, all
@@ -134,9 +159,8 @@ Coarseness fitting_coarseness(const std::vector<RankPlan>& ranks, const CoarseLi
     if (c.kind == PageKind::kLayerBuffer) layer_buffers += c.total_bytes();
   }
   const bool stays = std::all_of(ranks.begin(), ranks.end(), [&](const RankPlan& rank) {
-    const PlannedRun& run = rank.run;
-    return run.budget.device_bytes.least() - rank.least.device_bytes - run.group_bytes >=
-           layer_buffers;
+    const std::vector<int64_t> spare = spare_bytes(rank.run, rank.least);
+    return *std::min_element(spare.begin(), spare.end()) >= layer_buffers;
   });
   if (stays) return coarseness(shape, limits);
   return coarseness(shape, limits, true);
@@ -322,12 +346,15 @@ void add_peaks(StepForecast& forecast) {
 Status check_least(const LeastMemory& least, const PlannedRun& run) {
   const std::string of =
       run.shape.ranks() > 1 ? strf("of rank %d ", run.shape.rank) : std::string();
-  if (run.budget.device_bytes.least() < least.device_bytes) {
-    return Status(
-        Exit::kDeviceMemory,
-        strf("the device %shas %s for a step that needs at least %s (%s of it workspace)",
-             of.c_str(), format_bytes(run.budget.device_bytes.least()).c_str(),
-             format_bytes_up(least.device_bytes).c_str(), format_bytes(most_fixed(run)).c_str()));
+  const int device = tightest_device(run.budget.device_bytes, least);
+  const auto d = static_cast<size_t>(device);
+  if (run.budget.device_bytes.of(device) < least.on_device[d]) {
+    const std::string which = device > 0 ? strf("device %d ", device) : "the device ";
+    return Status(Exit::kDeviceMemory,
+                  which + strf("%shas %s for a step that needs at least %s (%s of it workspace)",
+                               of.c_str(), format_bytes(run.budget.device_bytes.of(device)).c_str(),
+                               format_bytes_up(least.on_device[d]).c_str(),
+                               format_bytes(run.budget.fixed_bytes[d]).c_str()));
   }
   if (run.budget.host_bytes < least.host_bytes) {
     return Status(Exit::kHostMemory, strf("the host %shas %s for a step that needs at least %s",
@@ -376,8 +403,22 @@ Resource StepForecast::bottleneck() const {
 
 LeastMemory least_memory(const PlannedRun& run) {
   LeastMemory least = least_of(brief_shape(run.shape), run);
-  least.device_bytes += most_fixed(run) - run.group_bytes;
+  for (size_t d = 0; d < least.on_device.size(); ++d) {
+    least.on_device[d] += run.budget.fixed_bytes[d] - run.group_bytes;
+  }
+  least.device_bytes = *std::max_element(least.on_device.begin(), least.on_device.end());
   return least;
+}
+
+int tightest_device(const DeviceBudget& budget, const LeastMemory& least) {
+  const auto spare = [&](int device) {
+    return budget.of(device) - least.on_device[static_cast<size_t>(device)];
+  };
+  int tightest = 0;
+  for (int d = 1; d < static_cast<int>(least.on_device.size()); ++d) {
+    if (spare(d) < spare(tightest)) tightest = d;
+  }
+  return tightest;
 }
 
 Result<StepForecast> forecast_step(const PlannedRun& run, const ModelShape& model,
@@ -412,10 +453,7 @@ Result<StepForecast> forecast_step(std::span<const PlannedRank> planned, const C
   forecast.whole_device_bytes = memory.whole_device_bytes - lent.device_bytes;
   forecast.whole_host_bytes = std::max<int64_t>(0, memory.whole_host_bytes - lent.host_bytes);
   forecast.kinds = kinds_of(pages, memory);
-  if (run.kept_layer_bytes > 0) {
-    forecast.saved_layers = std::clamp<int64_t>(ranks.front().left_bytes() / run.kept_layer_bytes,
-                                                0, run.shape.num_layers);
-  }
+  forecast.saved_layers = ranks.front().saved_layers();
   CostSettings work{run.sequence_len, memory.state_on_device, forecast.coarseness};
   work.group_blocks = run.shape.group_blocks;
   work.devices = run.devices;

@@ -27,7 +27,8 @@ struct PlannedRun {
   int64_t header_bytes = 0;  // room before each host slot's payload
   int64_t sequence_len = 0;
   int64_t group_bytes = 0;       // MemoryPlan::group_bytes
-  int64_t kept_layer_bytes = 0;  // what one layer can save for its backward; 0: no layer does
+  // [own device] what one layer can save for its backward; 0, or empty: nothing does.
+  std::vector<int64_t> kept_layer_bytes = {};
   // CPU devices, of all ranks; empty: one that takes all cores, or GPUs.
   std::vector<DeviceSetup> devices = {};
   // The routing of each step, not owned; the run is then planned in pieces of its own size.
@@ -39,11 +40,15 @@ struct PlannedRank {
   const MachineSheet* sheet = nullptr;  // not owned
 };
 
-// The exact least budgets of a step; device_bytes: of each device.
+// The exact least budgets of a step. device_bytes: of each device, where all have the same.
 struct LeastMemory {
   int64_t device_bytes = 0, host_bytes = 0;
+  std::vector<int64_t> on_device = {};  // [own device] of it, where they differ
 };
 LeastMemory least_memory(const PlannedRun& run);
+
+// The own device whose budget exceeds its least by least, or lacks most; among equals the first.
+int tightest_device(const DeviceBudget& budget, const LeastMemory& least);
 
 // Bytes of one or several kinds of pages: all pages, and those that have slots.
 struct KindBytes {
@@ -92,6 +97,7 @@ struct StepForecast {
   struct Rank {
     LeastMemory least;
     int64_t device_bytes = 0;  // of workspace and slots, on its device that has most
+    int fullest = 0;           // the device, among its own
     int64_t host_bytes = 0;
     PageTraffic traffic;
     int64_t sent_bytes = 0;  // to other ranks
