@@ -261,6 +261,36 @@ TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
   }
 }
 
+// Parts of experts that are taken together have the work that they have one by one: their rows by
+// their columns. Three parts, also where one device has all of them, or one has two.
+TEST(RunForecast, PartsOfExpertsMayBeTakenTogether) {
+  TinyRun run(DType::kBF16,
+              tiny_with(R"({"num_experts": 16, "moe_intermediate_size": 64})").c_str());
+  RunConfig& config = run.config();
+  config.parallel.sharing = Sharing::kModel;
+  config.parallel.hidden_shares = {"2", "1", "1"};
+  config.train.threads = 1;
+  ModelSizes model = read_model_sizes(config.model.path).take();
+  ASSERT_TRUE(model.cut_experts(config.hidden_shares()).ok());
+  for (const int devices : {1, 2, 3}) {
+    config.train.devices = {strf("cpu/%d*%d", 8, devices)};
+    MachineSheet sheet = machine("cpu-2-cores");
+    sheet.device.launch_us = 0;
+    sheet.device.weight_gb_s = 1e6;  // only rows count
+    const RunForecast fine = forecast_run(model, config, sheet, kFinePlan).take();
+    const RunForecast coarse =
+        forecast_run(model, config, sheet, {.expert_records = 8, .microbatches = 64, .blocks = 64})
+            .take();
+    ASSERT_GT(coarse.step->coarseness.experts, 1);
+    const auto computes_s = [](const RunForecast& of) {
+      return of.step->busy_s(Resource::kCompute);
+    };
+    std::printf("%d devices: %.4g s one by one, %.4g s together\n", devices, computes_s(fine),
+                computes_s(coarse));
+    EXPECT_NEAR(computes_s(coarse) / computes_s(fine), 1, 0.01);
+  }
+}
+
 // A device alone is slowed as one of several is: all but updates take eight times as long.
 TEST(RunForecast, OneDeviceMayBeSlowed) {
   TinyRun run;

@@ -6,17 +6,18 @@
 namespace pagoda {
 namespace {
 
-// What a part of an expert has of the work on its rows.
+// What a part of an expert has of the work on its rows, by its elements. Of parts that are taken
+// together (plan/memory/coarse_run.h) it is the mean.
 double share_of_expert(const Task& task, const RunShape& shape) {
   const bool computes = task.kind == TaskKind::kExpert || task.kind == TaskKind::kExpertBackward;
   if (!computes || shape.expert_parts == 1) return 1;
-  const int64_t first = task.record - task.expert % shape.expert_parts;
-  int64_t whole = 0;
-  for (int64_t r = first; r < first + shape.expert_parts; ++r) {
-    whole += shape.records[static_cast<size_t>(r)].num_elements;
+  double layer = 0;
+  for (int64_t e = 0; e < shape.num_experts; ++e) {
+    layer += static_cast<double>(shape.records[shape.expert(task.layer, e)].num_elements);
   }
-  return static_cast<double>(shape.records[static_cast<size_t>(task.record)].num_elements) /
-         static_cast<double>(whole);
+  const auto own = static_cast<double>(shape.records[task.record].num_elements);
+  return own * static_cast<double>(shape.num_experts) /
+         (layer * static_cast<double>(shape.expert_parts));
 }
 
 }  // namespace
