@@ -39,6 +39,9 @@ Status check_trace(const RunShape& shape, const RoutingTrace& trace) {
         "the run has one device, where all experts are; name several in train.devices, "
         "or ranks with --cluster");
   }
+  if (shape.expert_parts > 1) {
+    return refuse("every device has a part of each expert, whatever is routed; plan whole experts");
+  }
   if (shape.zebra) return refuse("zebra chooses homes itself; plan the layout of experts");
   if (shape.stages.several()) {
     return refuse("experts stay with their stage; plan the layout of experts");

@@ -58,8 +58,8 @@ struct RoutedLink {
 };
 
 // kUsage where the trace is that of another model or other microbatches, or the run has one device,
-// stages, or zebra's layout, whose homes are its search's; kBadData where it has no whole step. The
-// errors of forecast_step.
+// stages, parts of experts, or zebra's layout, whose homes are its search's; kBadData where it has
+// no whole step. The errors of forecast_step.
 Result<RoutedForecast> forecast_routed(const ModelSizes& model, std::vector<PlannedRank> ranks,
                                        const RoutedLink& link, const RoutingTrace& trace);
 

@@ -19,6 +19,7 @@
 #include "plan/search/node_pair_search.h"
 #include "preview/layout_choice.h"
 #include "preview/layout_search.h"
+#include "preview/model_centric_choice.h"
 #include "preview/rank_order.h"
 #include "preview/this_machine.h"
 
@@ -290,6 +291,7 @@ Status PlanCommand::search_cluster(const ModelSizes& model) {
   if (own.ok()) {
     report.few_layers = own->few_layers;
     report.ranks = std::move(own->forecast);
+    report.model_centric = recommend_model_centric(model, *configs, where, kSearchPlan);
   } else {
     report.no_ranks = own.status().message();
   }
@@ -310,6 +312,7 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
   RETURN_IF_ERROR(choose_layout(model, machine, config_).status());
   ASSIGN_OR_RETURN(RunForecast plan, forecast_run(model, config_, machine, kFinePlan));
   PlanReport report{model, config_, machine, std::move(plan), tokens_, {}, {}};
+  const ClusterSheet alone = one_node(machine);
   if (report.plan.fits.ok()) {
     // A model with very many experts is planned in coarser pieces, for an answer in two seconds,
     // and so is one on several devices, whose exchanges are many more tasks.
@@ -317,13 +320,16 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
     const bool many = model.shape.num_layers() * model.shape.num_experts > kMany ||
                       report.plan.devices.size() > 1;
     report.advice = advise(model, config_, machine, many ? kSearchPlan : kCoarsePlan);
+    RunConfig own = config_;
+    own.total_devices = devices_of_nodes(own, alone);
+    report.model_centric = recommend_model_centric(model, {&own, 1}, alone, kSearchPlan);
   } else {
     report.fitting = fitting_changes(model, config_, machine);
   }
   if (trace_ && report.plan.step) {
-    std::vector<PlannedRun> alone(1);
-    ASSIGN_OR_RETURN(alone[0], planned_run(model, config_, machine));
-    ASSIGN_OR_RETURN(report.routed, plan_routing(model, std::move(alone), one_node(machine)));
+    std::vector<PlannedRun> runs(1);
+    ASSIGN_OR_RETURN(runs[0], planned_run(model, config_, machine));
+    ASSIGN_OR_RETURN(report.routed, plan_routing(model, std::move(runs), alone));
   }
   if (!html_.empty() && report.plan.step) {
     RETURN_IF_ERROR(write_output(html_, plan_page(report)));
@@ -337,8 +343,8 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
 Status PlanCommand::run() {
   RETURN_IF_ERROR(read());
   ASSIGN_OR_RETURN(ModelSizes model, read_model_sizes(config_.model.path));
-  if (!cluster_.empty()) return search_cluster(model);
   RETURN_IF_ERROR(model.cut_experts(config_.hidden_shares()));
+  if (!cluster_.empty()) return search_cluster(model);
   return search_ ? search_machine(model) : plan_machine(model);
 }
 

@@ -131,6 +131,7 @@ std::string devices_text(const PlanReport& r) {
   if (r.sheet.gpu() && listed.ok() && listed->empty()) {
     text += line_of("", strf("to run so: train.devices = \"cuda*%zu\"", devices.size()));
   }
+  if (r.model_centric) text += line_of("", r.model_centric->text());
   const PlanAdvice& advice = r.advice;
   if (advice.assignments == 0) return text;
   return text +
@@ -258,6 +259,12 @@ Json step_json(const PlanReport& r) {
 
 }  // namespace
 
+Json model_centric_json(const ModelCentricChoice& choice) {
+  return {{"parallel.hidden_shares", choice.hidden_shares},
+          {"step_s", choice.step_s},
+          {"gain", choice.gain}};
+}
+
 std::string grouped_digits(int64_t count) {
   std::string digits = std::to_string(count);
   const size_t first = digits.starts_with("-") ? 1 : 0;
@@ -309,6 +316,7 @@ std::string PlanReport::json() const {
   if (!plan.step) return json.dump();
   json["step"] = step_json(*this);
   if (routed) json["routing"] = routing_json(*routed);
+  if (model_centric) json["model_centric"] = model_centric_json(*model_centric);
   if (plan.written_bytes() > 0 && sheet.disk.tbw > 0)
     json["drive_life_tokens"] = life_tokens(*this);
   if (total_tokens > 0) {

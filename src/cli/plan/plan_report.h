@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "model/json_type.h"
+#include "preview/model_centric_choice.h"
 #include "preview/plan_changes.h"
 #include "preview/routed_forecast.h"
 
@@ -19,11 +21,13 @@ struct PlanReport {
   PlanAdvice advice;
   std::vector<PlanChange> fitting;
   std::optional<RoutedForecast> routed = {};  // --routing
+  std::optional<ModelCentricChoice> model_centric = {};
 
   std::string text() const;  // ends in a newline
   std::string json() const;
 };
 
+Json model_centric_json(const ModelCentricChoice& choice);
 // "30,532,122,624".
 std::string grouped_digits(int64_t count);
 // Rounds to four digits: "674.9", "15,920", "788,300,000".

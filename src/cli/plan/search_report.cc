@@ -138,7 +138,7 @@ std::string as_train_text(const SearchReport& r) {
              seconds_text(run.step.step_s()).c_str(), rate_text(run.tokens_per_s()).c_str(),
              100 * run.mfu(), resource_name(run.step.bottleneck()),
              r.few_layers ? "; by a few layers" : "") +
-         ranks_text(run);
+         ranks_text(run) + (r.model_centric ? "          " + r.model_centric->text() + "\n" : "");
 }
 
 // The layout that is planned: its step, the time of --tokens, and what would help.
@@ -303,6 +303,7 @@ std::string SearchReport::json() const {
   }
   if (layouts.too_large > 0) json["layouts_too_large"] = layouts.too_large;
   if (ranks) json["as_train"] = ranks_json(*ranks);
+  if (model_centric) json["as_train"]["model_centric"] = model_centric_json(*model_centric);
   if (routed) json["as_train"]["routing"] = routing_json(*routed);
   if (!no_ranks.empty()) json["as_train"] = {{"why", no_ranks}};
   if (!timeline.lanes.empty()) json["best_strategy"] = best_strategy().json();

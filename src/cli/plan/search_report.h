@@ -9,6 +9,7 @@
 #include "cli/plan/strategy_report.h"
 #include "plan/search/cluster_changes.h"
 #include "preview/layout_search.h"
+#include "preview/model_centric_choice.h"
 #include "preview/routed_forecast.h"
 #include "preview/run_forecast.h"
 #include "preview/settings_search.h"
@@ -32,6 +33,7 @@ struct SearchReport {
   std::optional<RanksForecast> ranks = {};
   bool few_layers = false;  // a step of few layers was simulated in place of all
   std::string no_ranks = {};
+  std::optional<ModelCentricChoice> model_centric = {};  // the same run's
   LayoutSearch layouts = {};                  // of the same run
   bool best_layout = false;  // the first layout is what is planned, in place of a strategy
   std::vector<std::string> hostfile = {};     // its lines; empty: for a machine
