@@ -47,11 +47,12 @@ constexpr int64_t kSteps = 60;
 
 class LostRanksTest : public MpiRunTest {
  protected:
+  explicit LostRanksTest(Words more = {}) : more_(std::move(more)) {}
   void SetUp() override {
     MpiRunTest::SetUp();
     if (IsSkipped()) return;
     ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1);  // time to say why
-    const ProcessResult alone = run(train(flags_of("alone", kSteps)));
+    const ProcessResult alone = run(train(flags_of("alone", kSteps), more_));
     ASSERT_EQ(alone.code, 0) << alone.err;
     expected_ = exported("alone");
   }
@@ -104,7 +105,7 @@ class LostRanksTest : public MpiRunTest {
     flags["parallel.deadline_s"] = "3";
     flags["parallel.work_s"] = "4";
     flags["parallel.heartbeat_s"] = "0.5";
-    Process process(on(kRanks, train(flags)), dir_.file("ranks"));
+    Process process(on(kRanks, train(flags, more_)), dir_.file("ranks"));
     ASSERT_TRUE(comes(process, folder, moment)) << process.err();
     const std::vector<int> ranks = rank_processes(process.id());
     ASSERT_EQ(ranks.size(), static_cast<size_t>(kRanks));
@@ -213,13 +214,14 @@ class LostRanksTest : public MpiRunTest {
     }
     return false;
   }
-  // No saved step is lost, and the run goes on with one to three ranks.
+  // No saved step is lost, and the run goes on with one to three ranks. Its last checkpoint has
+  // each record once.
   void expect_goes_on(Flags flags, const std::string& folder, const ProcessResult& ended) {
     const int64_t saved = saved_step(ended);
     const bool resumes = has_checkpoint(folder);
     EXPECT_TRUE(resumes || saved < 0);
     flags["train.steps"] = std::to_string(kSteps);
-    const Words words = train(flags, resumes ? Words{"--resume"} : Words());
+    const Words words = train(flags, more_ + (resumes ? Words{"--resume"} : Words()));
     const int processes = 1 + runs_ % 3;
     const ProcessResult again = processes == 1 ? run(words) : mpirun(processes, words);
     ASSERT_EQ(again.code, 0) << again.err;
@@ -229,6 +231,7 @@ class LostRanksTest : public MpiRunTest {
       EXPECT_GE(std::stoll(again.err.substr(from + 19)), saved);
     }
     EXPECT_TRUE(exported(folder) == expected_);
+    EXPECT_EQ(run({"ckpt", "verify", dir_.file(folder)}).code, 0);
   }
   bool has_checkpoint(const std::string& folder) {
     std::error_code none;
@@ -240,8 +243,17 @@ class LostRanksTest : public MpiRunTest {
     return false;
   }
 
+  Words more_;  // of every run's command line
   std::string expected_;
   int runs_ = 0, waited_for_ = 0;
+};
+
+// Each rank has a part of every expert, or one of those that go on has several.
+class LostPartsTest : public LostRanksTest {
+ protected:
+  LostPartsTest()
+      : LostRanksTest({"--parallel.sharing", "model", "--parallel.hidden_shares", "1",
+                       "--parallel.hidden_shares", "1", "--parallel.hidden_shares", "1"}) {}
 };
 
 // mpirun leaves the others the second that it gives by default.
@@ -258,6 +270,10 @@ TEST_F(LostRanksTest, AliveAndNoFurther) { lose(Loss::kFrozen, {kExchange, kSave
 TEST_F(LostRanksTest, SlowAndNotLost) { delay_rank_0(); }
 
 TEST_F(LostRanksTest, CutOff) { lose(Loss::kCutOff); }
+
+TEST_F(LostPartsTest, Killed) {
+  lose(Loss::kKilled, {kMoments[1], kExchange, kMoments[4], kSave, kMoments[7]});
+}
 
 }  // namespace
 }  // namespace pagoda

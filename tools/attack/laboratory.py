@@ -26,6 +26,8 @@ STEPS, EARLY_STEPS, HALF_STEPS = 6, 2, 4
 # A run's results do not depend on these, so each of them must end in the same bytes.
 PAGED = {"memory.device": "1500KiB", "memory.host": "1700KiB"}
 RESIDENT = {"memory.device": "16MiB", "memory.host": "16MiB"}
+# These do: each expert is cut in two, and its outputs are another sum.
+PARTS = {"parallel.sharing": "model", "parallel.hidden_shares": ["1", "1"]}
 PROMPT = ["--prompt", "the quick", "--max_new_tokens", "6", "-q"]
 
 
@@ -91,6 +93,8 @@ class Reference:
     losses: list = dataclasses.field(default_factory=list)
     skewed_exported: str = ""    # as exported and losses, of the model with skewed routers
     skewed_losses: list = dataclasses.field(default_factory=list)
+    parted_exported: str = ""    # of runs with PARTS
+    parted_losses: list = dataclasses.field(default_factory=list)
     files: list = dataclasses.field(default_factory=list)
     evaluated: bytes = b""       # of the run after HALF_STEPS
     generated: bytes = b""
@@ -119,7 +123,8 @@ class Laboratory:
                  "train.micro_batch_tokens": 128, "train.save_steps": 2, "train.threads": 1,
                  "train.devices": "cpu", "optim.schedule": "constant", "optim.learning_rate": 3e-3,
                  "train.log_steps": 1}
-        return ["train", *(f"--{key}={value}" for key, value in (fixed | given).items())]
+        return ["train", *(f"--{key}={one}" for key, value in (fixed | given).items()
+                           for one in (value if isinstance(value, list) else [value]))]
 
     def prepare(self):
         self.folder.joinpath("config.json").write_text(json.dumps(CONFIG))
@@ -141,6 +146,9 @@ class Laboratory:
         must(*self.train(self.path("skewed-whole"), model=self.path("skewed")))
         must("export", "--checkpoint", self.path("skewed-whole"), "--out",
              self.path("skewed-tuned"))
+        must(*self.train(self.path("parted-whole"), PARTS))
+        must("export", "--checkpoint", self.path("parted-whole"), "--out",
+             self.path("parted-tuned"))
         must(*self.train(half, {"train.steps": EARLY_STEPS}))
         shutil.copytree(half, self.path("early"))
         must(*self.train(half, {"train.steps": HALF_STEPS}), "--resume")
@@ -150,6 +158,8 @@ class Laboratory:
         reference.half_exported = sha256_of_folder(self.path("half-tuned"))
         reference.skewed_exported = sha256_of_folder(self.path("skewed-tuned"))
         reference.skewed_losses = losses_of(self.path("skewed-whole"))
+        reference.parted_exported = sha256_of_folder(self.path("parted-tuned"))
+        reference.parted_losses = losses_of(self.path("parted-whole"))
         reference.losses, reference.files = losses_of(whole), files_of(whole)
         reference.evaluated = must(*self.evaluate(half)).out
         reference.generated = must(*self.generate(half)).out

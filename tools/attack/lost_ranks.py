@@ -1,7 +1,8 @@
 """Lost ranks: one of several processes of a run is killed, stands still, lives but comes no
 further, or is cut off from the others at any moment, in some runs when experts exchange homes
-behind each step. The others end soon and say who was lost, nothing is left behind, and the run goes
-on, with any number of processes, to the bytes of an unbroken run of one."""
+behind each step, in others with a part of every expert on each of two devices. The others end soon
+and say who was lost, nothing is left behind, and the run goes on, with any number of processes, to
+the bytes of an unbroken run of one."""
 
 import contextlib
 import glob
@@ -222,6 +223,9 @@ def attack(case):
     model = lab.path("skewed") if moves else lab.path("model")
     if moves:
         flags |= {"parallel.migrate_steps": 1, "train.devices": "cpu/8"}
+    parts = not moves and draw.random() < 0.25
+    if parts:
+        flags |= laboratory.PARTS
     losses = [Loss(case, moves) for _ in range(draw.randint(1, 3))]
     case.what = f"train with {flags}: {', then '.join(map(str, losses))}"
     saved = -1
@@ -249,7 +253,13 @@ def attack(case):
         found = re.search(r"resuming from step (\d+)", outcome.text())
         if found:
             case.expect(int(found.group(1)) >= 0, "a step to go on from", found.group(1))
-    finish(case, run, flags, saved, model)
+    reference = lab.reference
+    expected = reference.exported, reference.losses
+    if moves:
+        expected = reference.skewed_exported, reference.skewed_losses
+    if parts:
+        expected = reference.parted_exported, reference.parted_losses
+    finish(case, run, flags, saved, model, expected)
 
 
 def judge(case, loss, struck, hangs, outcome, took_s, saved):
@@ -287,7 +297,8 @@ def judge(case, loss, struck, hangs, outcome, took_s, saved):
         case.expect(named, f"a line that names rank {loss.lost}", lines)
 
 
-def finish(case, run, flags, saved, model):
+def finish(case, run, flags, saved, model, expected):
+    """`expected`: the hash of an export, and the losses."""
     ranks, lab = case.random.randint(1, 4), case.lab
     resumes = kill_points.has_checkpoint(run)
     if not case.expect(resumes or saved < 0, f"step {saved}, which was reported as saved",
@@ -302,13 +313,11 @@ def finish(case, run, flags, saved, model):
                     found.group(1))
     out = case.path("exported")
     made = case.run(["export", "--checkpoint", run, "--model", model, "--out", out])
-    skewed = model == lab.path("skewed")
-    exported = lab.reference.skewed_exported if skewed else lab.reference.exported
-    expected = lab.reference.skewed_losses if skewed else lab.reference.losses
+    exported, losses = expected
     if case.expect(made.code == 0, "an export of the finished run", made.ended()):
         case.expect(laboratory.sha256_of_folder(out) == exported,
                     "the exported bytes of an unbroken run", "others")
-    case.expect(laboratory.losses_of(run) == expected,
+    case.expect(laboratory.losses_of(run) == losses,
                 "every step's loss of an unbroken run", laboratory.losses_of(run))
     verified = case.run(["ckpt", "verify", run])
     case.expect(verified.code == 0, "a checkpoint that verifies", verified.ended())
