@@ -235,6 +235,10 @@ add_test(NAME device_tables
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/device_tables.py
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/device-tables)
+add_test(NAME hexa_tables
+  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/hexa_tables.py
+          $<TARGET_FILE:pagoda> --tiny
+          --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/hexa-tables)
 add_test(NAME row_copies
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/row_copies.py
           $<TARGET_FILE:pagoda> --tiny
@@ -243,7 +247,8 @@ add_test(NAME freeze_table
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/freeze_table.py
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/freeze-table)
-set_tests_properties(device_tables row_copies freeze_table PROPERTIES LABELS for_all)
+set_tests_properties(device_tables hexa_tables row_copies freeze_table
+  PROPERTIES LABELS for_all)
 # Without mpirun it is skipped.
 add_test(NAME cluster_tour
   COMMAND ${PROJECT_SOURCE_DIR}/tools/cluster_tour.sh $<TARGET_FILE:pagoda>

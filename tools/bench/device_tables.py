@@ -4,7 +4,7 @@ devices that are slowed so that all of them fit on a few cores.
 
     python3 tools/bench/device_tables.py build/release/pagoda [TEXT] --dir DIR --raw FOLDER
         [--tiny] [--rounds N]
-        [--only scaling,sums,shares,seats,ranks,weak,sharing,centric,disk,most]
+        [--only scaling,sums,shares,seats,ranks,weak,disk,most]
 
 TEXT is trained on; without it a text is made of which experts of random models get about equal
 parts. Models with random weights and the runs lie in a folder of their own in DIR and are removed.
@@ -15,29 +15,22 @@ FOLDER keeps the metrics.jsonl of every run.
   shares   shares by speed against uniform shares on two unlike devices (HEXA-MoE's Table 2 and
            Figure 8, data-centric), beside the most that can be saved, 1 - 2 / (1 + r), where one
            device is r times as fast as the other
-  seats    experts at home, `expert % devices`, against seats by their rows in each step (ES-MoE's
-           Figure 6 and Table 6): rows of the busiest device over the mean, the least that this can
-           be since an expert has one seat, and busy share of devices
+  seats    experts at home, `expert % devices`, against seats by their rows in each step, and homes
+           that moved behind the first steps (ES-MoE's Figure 6 and Table 6): rows of the busiest
+           device over the mean, the least that this can be since an expert has one seat, and busy
+           share of devices
 
   ranks    one, two and four processes of a device each on the same run file, under mpirun
   weak     as many, with experts and tokens that grow with them (Piper's Figure 14), and what the
            plan says of up to 16
-  sharing  rows that travel to experts against experts' weights that travel to rows, on two
-           processes of a device each, over tokens and experts per token (as in HEXA-MoE's
-           Figure 7): weights pay from so many rows of an expert and a device on as auto takes
-           them for
-  centric  data-centric against model-centric (HEXA-MoE's Figure 7 and Table 8) on two processes of
-           equal devices, over tokens and experts per token; then uniform shares against shares by
-           speed in both ways (Figure 8), on two devices of a process of which one is r times as
-           fast. The paper: model-centric takes 1.52, 1.38, 1.30 and 1.29 of data-centric's time for
-           top-1 to 4, and fewer tokens with each
   disk     a model that needs the disk on one process and none on two with the same budgets each
   most     the most experts that need no drive on one and two processes, by what the plan says, and
            a run of so many and one of one more (ES-MoE's Figure 4)
 
-What is compared takes turns; a round's time is the median of its steps after the first ones, and
-ratios are taken inside a round. All runs of a table that differ in devices alone are held to equal
-losses, and runs on several devices to transfers above zero.
+HEXA-MoE's other figures are hexa_tables.py's. What is compared takes turns; a round's time is the
+median of its steps after the first ones, and ratios are taken inside a round. All runs of a table
+that differ in devices alone are held to equal losses, and runs on several devices to transfers
+above zero.
 """
 
 import argparse
@@ -57,11 +50,6 @@ SHAPES = {"full": Shape(256, 512, 2048, 128, 5, 3), "tiny": Shape(64, 96, 256, 1
 SLOW = 12  # the slower of two unlike devices
 RATIOS = (1, 1.5, 2, 3, 4)
 EXPERTS = {"full": (8, 16, 32, 64), "tiny": (8,)}
-SHARED = {"full": ((1, 2, 4), (1024, 2048, 4096)), "tiny": ((2,), (256,))}  # top k, tokens
-SHARED_FFN = 128
-CENTRIC = {"full": ((1, 2, 3, 4), (1024, 2048, 4096)), "tiny": ((2,), (256,))}
-CENTRIC_RATIOS = {"full": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])),
-                  "tiny": ((3, [1, 3]),)}
 BUDGETS = {"full": ((64, 256), (128, 512), (256, 1024)), "tiny": ((8, 32),)}  # MiB: device, host
 
 
@@ -196,6 +184,7 @@ def seats(bench, scale):
                     "memory.device": budget(plan.least_device + 0.3 * plan.weights),
                     "memory.host": "1GiB"}
             variants = {place: base | {"parallel.place": place} for place in ("home", "step")}
+            variants["moved"] = variants["home"] | {"parallel.migrate_steps": WARM_STEPS}
             race = bench.race(f"seats-{count}-{experts}", variants)
             race.expect_same_bits(*variants)
             expect_sent(race, *variants)
@@ -209,10 +198,10 @@ def seats(bench, scale):
                 f"{100 * statistics.mean(busy_share(race, place)):.0f}",
                 spread(race.seconds(place)))]
             rows.append([count, experts, f"{least:.3f}"] + cells +
-                        [f"{race.ratio('step', 'home'):.3f}"])
+                        [f"{race.ratio('step', 'home'):.3f}", f"{race.ratio('moved', 'home'):.3f}"])
     print("Seats: rows of the busiest device over the mean, and busy share of the devices")
     print_rows(["devices", "experts", "least", "home", "busy %", "s/step", "by step", "busy %",
-                "s/step", "ratio"], rows)
+                "s/step", "moved", "busy %", "s/step", "by step/home", "moved/home"], rows)
 
 
 def of_ranks(race, name, field):
@@ -283,94 +272,6 @@ def weak(bench, _):
                 "limited by"], rows)
 
 
-def of_two(bench, model, devices, processes, count):
-    """A run of two devices, whose experts' weights wait in the host: where all stays on devices,
-    rows travel."""
-    shards = 8
-    part = count // shards
-    base = {"model.path": model, "train.devices": devices, "train.optimizer_threads": 1,
-            "train.tokens_per_step": count, "train.micro_batch_tokens": part,
-            "data.sequence_len": part, "train.shards": shards, "train.expert_shards": shards,
-            "plan.group_blocks": 16, "ranks": processes}
-    plan = bench.ask(base | {"memory.device": "1TiB", "memory.host": "1TiB",
-                             "parallel.sharing": "data"})
-    return base | {"memory.device": budget(plan.least_device + 0.3 * plan.weights),
-                   "memory.host": "1GiB"}
-
-
-def sharing(bench, scale):
-    rows, experts = [], 8
-    choices, tokens = SHARED[scale]
-    for top_k in choices:
-        bench.experts_per_token = top_k
-        model = bench.model(experts, SHARED_FFN)
-        for count in tokens:
-            base = of_two(bench, model, "cpu/8", 2, count)
-            race = bench.race(f"sharing-{top_k}-{count}",
-                              {kind: base | {"parallel.sharing": kind}
-                               for kind in ("rows", "data", "auto")})
-            race.expect_same_bits("rows", "data", "auto")
-            rows.append([top_k, count, f"{count * top_k / experts / 2:.0f}",
-                         spread(race.seconds("rows")), f"{race.ratio('data', 'rows'):.3f}",
-                         f"{race.ratio('auto', 'rows'):.3f}", sent(race, "rows"),
-                         sent(race, "data"), sent(race, "auto")])
-    bench.experts_per_token = 2
-    print(f"Rows or weights, {experts} experts of {SHARED_FFN} hidden units: weights have fewer "
-          f"bytes than more than {2.4 * SHARED_FFN:.0f} rows of an expert and a device")
-    print_rows(["top", "tokens", "rows", "rows s/step", "data", "auto", "rows MiB sent", "data",
-                "auto"], rows)
-
-
-def expect_close_losses(race, one, other):
-    """Ways that differ in bits: the first step's losses are equal within rounding to bf16."""
-    losses = [race.runs[name][0].losses[0] for name in (one, other)]
-    if abs(losses[0] - losses[1]) > 2**-6 * losses[0]:
-        fail(f"\"{one}\" and \"{other}\" have losses {losses[0]} and {losses[1]}")
-
-
-def centric(bench, scale):
-    rows, experts = [], 8
-    choices, tokens = CENTRIC[scale]
-    model_way = {"parallel.sharing": "model"}
-    for top_k in choices:
-        bench.experts_per_token = top_k
-        model = bench.model(experts, SHARED_FFN)
-        for count in tokens:
-            base = of_two(bench, model, "cpu/8", 2, count)
-            race = bench.race(f"centric-{top_k}-{count}",
-                              {"data": base | {"parallel.sharing": "data"},
-                               "model": base | model_way | {"parallel.hidden_shares": [1, 1]}})
-            expect_close_losses(race, "data", "model")
-            rows.append([top_k, count, spread(race.seconds("data")), spread(race.seconds("model")),
-                         f"{race.ratio('model', 'data'):.3f}", sent(race, "data"),
-                         sent(race, "model")])
-    bench.experts_per_token = 2
-    print(f"Data- and model-centric, {experts} experts of {SHARED_FFN} hidden units")
-    print_rows(["top", "tokens", "data s/step", "model s/step", "model/data", "data MiB sent",
-                "model"], rows)
-    rows, count = [], tokens[-1]
-    model = bench.model(experts, SHARED_FFN)
-    for r, hidden in CENTRIC_RATIOS[scale]:
-        base = of_two(bench, model, f"cpu/{SLOW},cpu/{number(SLOW / r)}", 1, count)
-        ways = {}
-        for shares, columns in (("uniform", [1, 1]), ("speed", hidden)):
-            of_shares = base | {"parallel.shares": shares}
-            ways[f"data {shares}"] = of_shares | {"parallel.sharing": "data"}
-            ways[f"model {shares}"] = of_shares | model_way | {"parallel.hidden_shares": columns}
-        race = bench.race(f"centric-shares-{number(r)}", ways)
-        race.expect_same_bits("data uniform", "data speed")
-        cells = []
-        for way in ("data", "model"):
-            saved = 1 - race.ratio(f"{way} speed", f"{way} uniform")
-            cells += [spread(race.seconds(f"{way} uniform")), spread(race.seconds(f"{way} speed")),
-                      f"{100 * saved:.1f} %"]
-        rows.append([number(r), " ".join(map(str, hidden))] + cells +
-                    [f"{100 * (1 - 2 / (1 + r)):.1f} %"])
-    print("Shares by speed in both ways, r times as fast: saved of uniform shares' time")
-    print_rows(["r", "columns", "data uniform", "by speed", "saved", "model uniform", "by speed",
-                "saved", "most"], rows)
-
-
 def disk(bench, _):
     experts, one = 64, {"train.devices": "cpu", "train.threads": 1, "train.optimizer_threads": 1}
     plan = bench.roomy_plan(experts, one)
@@ -428,28 +329,28 @@ def most(bench, scale):
 
 
 TABLES = {"scaling": scaling, "sums": sums, "shares": shares, "seats": seats, "ranks": ranks,
-          "weak": weak, "sharing": sharing, "centric": centric, "disk": disk, "most": most}
-OF_PROCESSES = ("ranks", "weak", "sharing", "centric", "disk", "most")
+          "weak": weak, "disk": disk, "most": most}
+OF_PROCESSES = ("ranks", "weak", "disk", "most")
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def parse_arguments(description, tables):
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
     parser.add_argument("program", type=Path, help="the pagoda binary")
     parser.add_argument("text", type=Path, nargs="?", help="text to train on; none: one is made")
     parser.add_argument("--dir", type=Path, required=True, help="where models and runs may lie")
     parser.add_argument("--raw", type=Path, required=True, help="keeps the metrics of every run")
     parser.add_argument("--rounds", type=int, help="in place of the scale's own")
-    parser.add_argument("--only", default=",".join(TABLES), help="tables, separated by commas")
+    parser.add_argument("--only", default=",".join(tables), help="tables, separated by commas")
     parser.add_argument("--tiny", action="store_true", help="tries the program, measures nothing")
     arguments = parser.parse_args()
-    unknown = set(arguments.only.split(",")) - set(TABLES)
+    unknown = set(arguments.only.split(",")) - set(tables)
     if unknown:
         parser.error(f"no such table: {', '.join(sorted(unknown))}")
     return arguments
 
 
-def main():
-    arguments = parse_arguments()
+def main(description=__doc__, tables=TABLES, of_processes=OF_PROCESSES):
+    arguments = parse_arguments(description, tables)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the scratch folder is removed
     scale = "tiny" if arguments.tiny else "full"
     shape = SHAPES[scale]
@@ -464,12 +365,12 @@ def main():
             write_even_text(text)
         bench = Bench(program, text, Path(folder), arguments.raw, shape)
         for table in arguments.only.split(","):
-            if table in OF_PROCESSES and shutil.which("mpirun") is None:
+            if table in of_processes and shutil.which("mpirun") is None:
                 print(f"{table}: SKIPPED, there is no mpirun\n")
                 continue
             began = time.monotonic()
             bench.other_cores = []
-            TABLES[table](bench, scale)
+            tables[table](bench, scale)
             print(f"{table} took {time.monotonic() - began:.0f} s{others_text(bench)}\n",
                   flush=True)
 

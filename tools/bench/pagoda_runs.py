@@ -120,6 +120,7 @@ class Run:
         self.other_cores = other_cores
         records = [json.loads(line) for line in lines]
         every_step = [r for r in records if r["type"] == "step"]
+        self.moves = [r for r in records if r["type"] == "move"]
         self.losses = [r["loss"] for r in every_step]
         self.steps = every_step[WARM_STEPS:]
         if not self.steps:
@@ -205,6 +206,7 @@ class Bench:
         self.shape = shape
         self.experts_per_token = 2
         self.models = {}  # by their numbers of experts and of a token's
+        self.profiles = {}  # [profile] of a sheet, by what it depends on
         self.other_cores = []  # of each run
 
     # Small weights and small steps: what attention makes common to all tokens stays small beside
@@ -262,7 +264,8 @@ class Bench:
         sections = {}
         for key, value in self.options(self.text, self.shape.steps, flags).items():
             section, name = key.split(".", 1)
-            text = value if isinstance(value, (int, float)) else json.dumps(str(value))
+            text = value if isinstance(value, (int, float)) else json.dumps(
+                [str(one) for one in value] if isinstance(value, list) else str(value))
             sections.setdefault(section, []).append(f"{name} = {text}")
         path = self.folder / "run.toml"
         path.write_text("".join(f"[{section}]\n" + "\n".join(lines) + "\n"
@@ -284,30 +287,44 @@ class Bench:
         done = self.processes(ranks, ["train", *self.words(text, steps, flags)])
         return done.returncode, done.stderr
 
-    def planned(self, machines, flags, profiled=False):
+    def profile(self, flags):
+        """The costs of the run's devices, measured, as a section of a sheet."""
+        config = json.loads((Path(flags["model.path"]) / "config.json").read_text())
+        options = self.options(self.text, self.shape.steps, flags)
+        key = (json.dumps([v for k, v in config.items() if k != "num_experts"]),
+               *(str(options[k]) for k in ("train.devices", "train.micro_batch_tokens",
+                                           "data.sequence_len")))
+        if key not in self.profiles:
+            sheet = self.folder / "profiled.toml"
+            made = self.processes(1, ["bench", "machine", self.run_file(flags), "--device", "cpu",
+                                      "--bytes", "16MiB", "--dir", self.folder, "--out", sheet])
+            if made.returncode != 0:
+                fail(f"bench machine of a run: {made.stderr}")
+            self.profiles[key] = section(sheet.read_text(), "profile")
+        return self.profiles[key]
+
+    def planned(self, machines, flags, profiled=False, routing=None):
         """What `pagoda plan` says of the run on so many machines as this one, each with a process;
         None: it does not fit. Their network is what two processes have here. `profiled`: the costs
-        of the run's devices are measured, each by itself, which is done once."""
+        of the run's devices are measured, each by itself, once for the same sizes. `routing`: what
+        was recorded of the run."""
         sheet, cluster = self.folder / "lab.toml", self.folder / f"lab{machines}.toml"
         if not sheet.exists():
             made = self.processes(2, ["bench", "machine", "--dir", self.folder, "--out", sheet])
             if made.returncode != 0:
                 fail(f"bench machine: {made.stderr}")
-        node = re.search(r'(?m)^nodes = \["([^"]*)"', sheet.read_text()).group(1)
-        cluster.write_text(re.sub(r"(?m)^nodes = .*$", f"nodes = {json.dumps([node] * machines)}",
-                                  sheet.read_text()))
+        node = self.folder / re.search(r'(?m)^nodes = \["([^"]*)"', sheet.read_text()).group(1)
         flags = {key: value for key, value in flags.items() if key != "ranks"}
-        profile = self.folder / "profiled.toml"
-        if profiled and not profile.exists():
-            made = self.processes(1, ["bench", "machine", self.run_file(flags), "--device", "cpu",
-                                      "--dir", self.folder, "--out", profile])
-            if made.returncode != 0:
-                fail(f"bench machine of a run: {made.stderr}")
         if profiled:
-            cluster.write_text(cluster.read_text().replace(json.dumps(node),
-                                                           json.dumps(profile.name)))
-        asked = self.processes(1, ["plan", *self.words(self.text, self.shape.steps, flags),
-                                   "--cluster", cluster, "--json"])
+            profile, text = self.profile(flags), node.read_text()
+            node = self.folder / "profiled-node.toml"
+            node.write_text(text.replace(section(text, "profile"), "") + "\n" + profile)
+        cluster.write_text(re.sub(r"(?m)^nodes = .*$",
+                                  f"nodes = {json.dumps([node.name] * machines)}",
+                                  sheet.read_text()))
+        words = ["plan", *self.words(self.text, self.shape.steps, flags), "--cluster", cluster,
+                 "--json"] + ([] if routing is None else ["--routing", routing])
+        asked = self.processes(1, words)
         if not asked.stdout.startswith("{"):
             fail(f"plan: {asked.stderr}")
         plan = json.loads(asked.stdout)["as_train"]
@@ -423,6 +440,12 @@ def make_outline(template, config, folder):
     with open(folder / "model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(8 + len(text) + end)
+
+
+def section(toml, name):
+    """A section of a file, or ""."""
+    found = re.search(rf"(?ms)^\[{name}\]$.*?(?=^\[|\Z)", toml)
+    return found.group(0) if found else ""
 
 
 def spread(seconds):

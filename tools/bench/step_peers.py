@@ -65,10 +65,31 @@ def shapes():
 # ---- PyTorch's side: a process that takes steps and prints what each was ----
 
 
+def padded_experts(self, hidden_states, top_k_index, top_k_weights):
+    """All experts in one batched product, each with as many rows as the busiest one: what
+    GShard-like libraries do (HEXA-MoE 2.2), without dropping a row."""
+    import torch
+    experts, (tokens, top_k) = self.num_experts, top_k_index.shape
+    chosen = top_k_index.reshape(-1)
+    order = torch.argsort(chosen, stable=True)
+    counts = torch.bincount(chosen, minlength=experts)
+    most, of_sorted = int(counts.max()), chosen[order]
+    place = torch.arange(tokens * top_k) - (counts.cumsum(0) - counts)[of_sorted] + most * of_sorted
+    rows = hidden_states.new_zeros(experts * most, hidden_states.shape[-1])
+    rows = rows.index_copy(0, place, hidden_states[order // top_k]).view(experts, most, -1)
+    gate, up = torch.bmm(rows, self.gate_up_proj.transpose(1, 2)).chunk(2, dim=-1)
+    out = torch.bmm(self.act_fn(gate) * up, self.down_proj.transpose(1, 2)).flatten(0, 1)
+    weighted = out[place] * top_k_weights.reshape(-1)[order, None]
+    return torch.zeros_like(hidden_states).index_add(0, order // top_k,
+                                                     weighted.to(hidden_states.dtype))
+
+
 class Peer:
     def __init__(self, model, way, experts):
         import torch
         from transformers import AutoModelForCausalLM
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+        ALL_EXPERTS_FUNCTIONS.register("padded", padded_experts)
         self.autocast = way == "autocast"
         self.model = AutoModelForCausalLM.from_pretrained(
             model, dtype=torch.float32, attn_implementation="sdpa",
@@ -209,7 +230,8 @@ class Race:
         self.parameters[name] = (path / "model.safetensors").stat().st_size // 2  # bf16
         return path
 
-    def pagoda(self, name, variant):
+    def pagoda(self, name, variant, more=None):
+        """`more`: options besides, or others."""
         model, out = self.model(name), self.folder / "run"
         budgets = ("64GiB", "512MiB")  # host memory is only passed through
         if variant == "pagoda paged":
@@ -223,7 +245,7 @@ class Race:
             "train.log_steps": self.arguments.steps, "optim.learning_rate": RATE,
             "optim.schedule": "constant", "optim.weight_decay": DECAY, "optim.beta1": BETAS[0],
             "optim.beta2": BETAS[1], "optim.eps": EPS, "optim.clip_norm": CLIP_NORM,
-            "memory.device": budgets[0], "memory.host": budgets[1]}
+            "memory.device": budgets[0], "memory.host": budgets[1]} | (more or {})
         command = [self.arguments.program, "train"]
         for key, value in options.items():
             command += [f"--{key}", str(value)]

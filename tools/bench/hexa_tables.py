@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""HEXA-MoE's figures for pagoda, and what moving experts is worth, on CPU devices that are slowed
+so that all of them fit on a few cores.
+
+    python3 tools/bench/hexa_tables.py build/release/pagoda --dir DIR --raw FOLDER
+        [--tiny] [--rounds N] [--only sharing,centric,speeds,ablation,homes]
+
+  sharing   rows that travel to experts against experts' weights that travel to rows, on two
+            processes of a device each, over tokens and experts per token: weights pay from so many
+            rows of an expert and a device on as auto takes them for
+  centric   data-centric against model-centric (Figure 7 and Table 8) on two processes of equal
+            devices, over tokens and experts per token, beside what the plan says of both. The
+            paper: model-centric takes 1.52, 1.38, 1.30 and 1.29 of data-centric's time for top-1
+            to 4, with fewer tokens for each
+  speeds    uniform shares against shares by speed in both ways (Figure 8), on two devices of a
+            process of which one is r times as fast
+  ablation  Figure 9: the whole of it, data-centric on two processes, and it without each part
+  homes     what `plan --routing` says that other homes would gain, from what a run recorded, beside
+            what the run gains when its experts move there; of a text that favours some experts
+
+How a part of the ablation is left out, by what the program has for it:
+
+  rows copied      plan.in_place = false: experts read copies of their rows
+  nothing ahead    plan.prefetch = false: weights go up when the next task needs them, and not a
+                   layer ahead. What travels to another process leaves with its wave all the same
+  one by one       plan.group_blocks = 1: a call has a row block of one expert, where it has up to
+                   sixteen of several. There is no other way to compute a block's gradients than
+                   one task, so that ESFK itself cannot be left out
+  rows travel      parallel.sharing = rows: no weights travel
+  padded           plan.padded_experts, and rows travel: as without the paper's operators, every
+                   expert computes as many rows as the busiest one
+  model-centric    parallel.sharing = model; its bits are others
+
+Rounds and ratios are device_tables.py's. All runs of a table that differ in how they are computed
+alone are held to equal losses, model-centric ones within rounding.
+"""
+
+import math
+import random
+import statistics
+import string
+
+from device_tables import SLOW, main, number, of_ranks, resident, sent
+from pagoda_runs import budget, fail, print_rows, spread
+
+EXPERTS, FFN = 8, 128
+TOP_K = {"full": (1, 2, 3, 4), "tiny": (2,)}
+TOKENS = {"full": (1024, 2048, 4096), "tiny": (256,)}
+SHARING_TOP_K = {"full": (1, 2, 4), "tiny": (2,)}
+RATIOS = {"full": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])), "tiny": ((3, [1, 3]),)}
+MODEL = {"parallel.sharing": "model"}
+HALVES = MODEL | {"parallel.hidden_shares": [1, 1]}
+WHOLE = "all of it"
+MOVED_RANKS = {"full": (2, 4), "tiny": (2,)}
+MOVED_EXPERTS, MOVED_EVERY = 16, 6  # steps until homes move, and as many behind that
+
+
+def with_room(bench, flags):
+    """Budgets for a run whose experts' weights wait in the host: where all stays on devices, rows
+    travel. There is room for rows that are read in place."""
+    plan = bench.ask(flags | {"memory.device": "1TiB", "memory.host": "1TiB"})
+    in_place = 4 * flags["train.tokens_per_step"] * bench.shape.hidden  # and gradients, in bf16
+    return {"memory.device": budget(plan.least_device + 0.3 * plan.weights + in_place),
+            "memory.host": "1GiB"}
+
+
+def of_two(bench, model, devices, processes, count):
+    """A run of two devices that has room for weights that travel."""
+    shards = 8
+    part = count // shards
+    base = {"model.path": model, "train.devices": devices, "train.optimizer_threads": 1,
+            "train.tokens_per_step": count, "train.micro_batch_tokens": part,
+            "data.sequence_len": part, "train.shards": shards, "train.expert_shards": shards,
+            "plan.group_blocks": 16, "ranks": processes}
+    return base | with_room(bench, base | {"parallel.sharing": "data"})
+
+
+def sharing(bench, scale):
+    rows = []
+    for top_k in SHARING_TOP_K[scale]:
+        bench.experts_per_token = top_k
+        model = bench.model(EXPERTS, FFN)
+        for count in TOKENS[scale]:
+            base = of_two(bench, model, "cpu/8", 2, count)
+            race = bench.race(f"sharing-{top_k}-{count}",
+                              {kind: base | {"parallel.sharing": kind}
+                               for kind in ("rows", "data", "auto")})
+            race.expect_same_bits("rows", "data", "auto")
+            rows.append([top_k, count, f"{count * top_k / EXPERTS / 2:.0f}",
+                         spread(race.seconds("rows")), f"{race.ratio('data', 'rows'):.3f}",
+                         f"{race.ratio('auto', 'rows'):.3f}", sent(race, "rows"),
+                         sent(race, "data"), sent(race, "auto")])
+    bench.experts_per_token = 2
+    print(f"Rows or weights, {EXPERTS} experts of {FFN} hidden units: weights have fewer bytes "
+          f"than more than {2.4 * FFN:.0f} rows of an expert and a device")
+    print_rows(["top", "tokens", "rows", "rows s/step", "data", "auto", "rows MiB sent", "data",
+                "auto"], rows)
+
+
+def expect_close_losses(race, one, other):
+    """Ways that differ in bits: the first step's losses are equal within rounding to bf16."""
+    losses = [race.runs[name][0].losses[0] for name in (one, other)]
+    if abs(losses[0] - losses[1]) > 2**-6 * losses[0]:
+        fail(f"\"{one}\" and \"{other}\" have losses {losses[0]} and {losses[1]}")
+
+
+def centric(bench, scale):
+    rows = []
+    for top_k in TOP_K[scale]:
+        bench.experts_per_token = top_k
+        model = bench.model(EXPERTS, FFN)
+        for count in TOKENS[scale]:
+            base = of_two(bench, model, "cpu/8", 2, count)
+            ways = {"data": base | {"parallel.sharing": "data"}, "model": base | HALVES}
+            race = bench.race(f"centric-{top_k}-{count}", ways)
+            expect_close_losses(race, "data", "model")
+            planned = {name: bench.planned(2, flags, profiled=True)["step_s"]
+                       for name, flags in ways.items()}
+            rows.append([top_k, count, spread(race.seconds("data")), spread(race.seconds("model")),
+                         f"{race.ratio('model', 'data'):.3f}",
+                         f"{planned['model'] / planned['data']:.3f}", f"{planned['data']:.3f}",
+                         f"{planned['model']:.3f}", sent(race, "data"), sent(race, "model")])
+    bench.experts_per_token = 2
+    print(f"Data- and model-centric, {EXPERTS} experts of {FFN} hidden units")
+    print_rows(["top", "tokens", "data s/step", "model s/step", "model/data", "planned",
+                "data planned s", "model planned s", "data MiB sent", "model"], rows)
+
+
+def speeds(bench, scale):
+    rows, count = [], TOKENS[scale][-1]
+    model = bench.model(EXPERTS, FFN)
+    for r, hidden in RATIOS[scale]:
+        base = of_two(bench, model, f"cpu/{SLOW},cpu/{number(SLOW / r)}", 1, count)
+        ways = {}
+        for shares, columns in (("uniform", [1, 1]), ("speed", hidden)):
+            of_shares = base | {"parallel.shares": shares}
+            ways[f"data {shares}"] = of_shares | {"parallel.sharing": "data"}
+            ways[f"model {shares}"] = of_shares | MODEL | {"parallel.hidden_shares": columns}
+        race = bench.race(f"speeds-{number(r)}", ways)
+        race.expect_same_bits("data uniform", "data speed")
+        most, cells = 1 - 2 / (1 + r), []
+        for way in ("data", "model"):
+            saved = 1 - race.ratio(f"{way} speed", f"{way} uniform")
+            cells += [spread(race.seconds(f"{way} uniform")), spread(race.seconds(f"{way} speed")),
+                      f"{100 * saved:.1f} %", f"{saved / most:.2f}" if most > 0 else "-"]
+        rows.append([number(r), " ".join(map(str, hidden))] + cells + [f"{100 * most:.1f} %"])
+    print("Shares by speed in both ways, r times as fast: saved of uniform shares' time")
+    print_rows(["r", "columns", "data uniform", "by speed", "saved", "of it", "model uniform",
+                "by speed", "saved", "of it", "most"], rows)
+
+
+def ablation(bench, scale):
+    top_k, count = TOP_K[scale][-1], TOKENS[scale][-1]
+    bench.experts_per_token = top_k
+    base = of_two(bench, bench.model(EXPERTS, FFN), "cpu/8", 2, count)
+    whole, by_rows = base | {"parallel.sharing": "data"}, base | {"parallel.sharing": "rows"}
+    variants = {WHOLE: whole,
+                "rows copied": whole | {"plan.in_place": "false"},
+                "nothing ahead": whole | {"plan.prefetch": "false"},
+                "one by one": whole | {"plan.group_blocks": 1},
+                "rows travel": by_rows,
+                "padded": by_rows | {"plan.padded_experts": "true"},
+                "model-centric": base | HALVES}
+    variants = {name: flags | with_room(bench, flags) for name, flags in variants.items()}
+    race = bench.race("ablation", variants, WHOLE)
+    race.expect_same_bits(*(name for name in variants if name != "model-centric"))
+    expect_close_losses(race, WHOLE, "model-centric")
+    for name in variants:
+        if float(of_ranks(race, name, "upload_bytes")) == 0:
+            fail(f"\"{name}\" has all on its devices")
+    if float(of_ranks(race, WHOLE, "in_place_row_bytes")) == 0:
+        fail("no row was read in place")
+    bench.experts_per_token = 2
+    print(f"Ablation (Figure 9): {EXPERTS} experts of {FFN} hidden units, top {top_k}, {count} "
+          f"tokens, {len(race.runs[WHOLE])} rounds")
+    print_rows(["", "s/step [least .. most]", "x its time", "effect", "MiB sent a step",
+                "MiB of rows copied", "memory.device"],
+               [[name, spread(race.seconds(name)), f"{race.ratio(name, WHOLE):.3f}",
+                 "" if name == WHOLE else race.effect(name, WHOLE), sent(race, name),
+                 of_ranks(race, name, "copied_row_bytes"), variants[name]["memory.device"]]
+                for name in variants])
+
+
+def write_skewed_text(path):
+    """Letters of which the first are much more frequent, as tokens of which some experts get
+    most."""
+    letters = string.ascii_lowercase
+    drawn = random.Random(1).choices(letters, [1 / (i + 1) for i in range(len(letters))],
+                                     k=300_000)
+    path.write_text("".join(drawn), encoding="utf-8")
+
+
+def behind(run, field):
+    """The median of a field over the steps behind those until the move, but for the first."""
+    return statistics.median(step[field] for step in run.steps if step["step"] > MOVED_EVERY + 1)
+
+
+def piper_s(bench, move):
+    """What Piper's Table IV would have for so many experts: 48 d f bytes each, over the rate at
+    which they did move. Half of what moves leaves either rank."""
+    rate = move["bytes"] / 2 / move["move_s"]
+    return move["experts"] / 2 * 48 * bench.shape.hidden * bench.shape.ffn / rate
+
+
+def cells_of_moves(bench, stay, move, planned):
+    """Executed and planned gains, and what the moves took."""
+    own, other = planned["homes"][0], planned["homes"][1]
+    pairs = list(zip(stay, move))
+    gain = statistics.median(1 - behind(m, "step_s") / behind(s, "step_s") for s, m in pairs)
+    saved_s = statistics.median(behind(s, "step_s") - behind(m, "step_s") for s, m in pairs)
+    planned_gain = 1 - other["step_s"] / own["step_s"]
+    moves = [m.moves[0] for m in move if m.moves]
+    cells = [f"{own['imbalance']:.3f}, {other['imbalance']:.3f}",
+             f"{own['step_s']:.3f}", f"{statistics.median(behind(s, 'step_s') for s in stay):.3f}",
+             f"{100 * planned_gain:.1f} %", f"{100 * gain:.1f} %",
+             f"{100 * (planned_gain - gain):+.1f} %",
+             f"{other['moved_experts']}, {moves[0]['experts'] if moves else 0}"]
+    if not moves:
+        return cells + ["-"] * 3
+    took_s = statistics.median(one["move_s"] for one in moves)
+    after = math.ceil(took_s / saved_s) if saved_s > 0 else "never"
+    return cells + [f"{1e3 * other['move_s']:.1f}, {1e3 * took_s:.1f}",
+                    f"{1e3 * piper_s(bench, moves[0]):.1f}",
+                    f"{other['pays_after_steps']}, {after}"]
+
+
+def homes(bench, scale):
+    text, steps = bench.text, bench.shape.steps
+    bench.text, bench.shape.steps = bench.folder / "skewed.txt", 2 * MOVED_EVERY
+    write_skewed_text(bench.text)
+    rows = []
+    for count in MOVED_RANKS[scale]:
+        base = resident(bench, MOVED_EXPERTS) | {
+            "train.devices": f"cpu/{8 if count == 2 else 16}", "train.optimizer_threads": 1,
+            "parallel.place": "home", "ranks": count}
+        race = bench.race(f"homes-{count}",
+                          {"stay": base, "move": base | {"parallel.migrate_steps": MOVED_EVERY}})
+        race.expect_same_bits("stay", "move")
+        routing = bench.folder / "routing"
+        bench.run(f"homes-{count}-traced", base | {"train.trace_routing": routing})
+        planned = bench.planned(count, base, profiled=True, routing=routing)["routing"]
+        routing.unlink()
+        rows.append([count] + cells_of_moves(bench, race.runs["stay"], race.runs["move"], planned))
+    bench.text, bench.shape.steps = text, steps
+    print(f"Homes by `plan --routing` and in a run, {MOVED_EXPERTS} experts, rows of the busiest "
+          f"device over the mean before and after; moves behind step {MOVED_EVERY}")
+    print_rows(["ranks", "imbalance", "planned s", "executed s", "gain planned",
+                "executed", "off by", "experts move", "in ms", "Table IV", "pays after steps"],
+               rows)
+
+
+TABLES = {"sharing": sharing, "centric": centric, "speeds": speeds, "ablation": ablation,
+          "homes": homes}
+
+if __name__ == "__main__":
+    main(__doc__, TABLES, [name for name in TABLES if name != "speeds"])
