@@ -93,7 +93,7 @@ struct RunConfig {
     std::vector<std::string> offloaded = {"auto"};
     std::vector<std::string> lags = {"auto"};
     std::string kept_rows = "auto";
-    int64_t stages = 2;
+    int64_t stages = 0;  // 0: auto
     PipelineOrder order = PipelineOrder::kBreadthFirst;
     ExchangeSetting exchange = ExchangeSetting::kAuto;
     ShareKind shares = ShareKind::kSpeed;
@@ -231,10 +231,8 @@ struct RunConfig {
   // parallel.attention_devices of so many devices; the same as for sums() is required.
   int64_t attention_devices(int64_t devices) const;
   bool zebra() const { return parallel.layout == LayoutKind::kZebra; }
-  // parallel.stages of a pipeline, else 1.
-  int stages() const {
-    return parallel.layout == LayoutKind::kPipeline ? static_cast<int>(parallel.stages) : 1;
-  }
+  // parallel.stages of a pipeline or of zebra, else 1.
+  int stages() const;
   // parallel.exchange; auto, which only a plan of a cluster replaces, is flat.
   ExchangeOrder exchange() const {
     switch (parallel.exchange) {

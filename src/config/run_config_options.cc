@@ -134,10 +134,11 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "pipeline: each of parallel.stages has layers of its own, and train.chunks follow each "
         "other through them; auto: experts, or with a sheet that has the run's devices the faster "
         "of both");
-  t.add_or_auto("attention_devices", c.parallel.attention_devices, kRunOnly,
-                "devices that share all work but the experts'; auto: all, or as many as there are "
-                "train.shards; in zebra as planned",
-                "devices");
+  t.add_or_auto(
+      "attention_devices", c.parallel.attention_devices, kRunOnly,
+      "devices, of each stage, that share all work but the experts'; auto: all, or as many "
+      "as there are train.shards; in zebra as planned",
+      "devices");
   t.add("offloaded", c.parallel.offloaded, kRunOnly,
         "zebra: experts of a layer that the devices which attend keep; a number for each layer, "
         "or one for all; auto: as planned",
@@ -150,10 +151,12 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "rows of a layer and chunk that a device keeps from other devices for its experts' "
         "backward; further ones come again; auto: in zebra all, where there is room",
         "rows");
-  t.add("stages", c.parallel.stages, kRunOnly,
-        "pipeline: groups of neighbouring devices, each with its share of the layers", "stages");
+  t.add_or_auto("stages", c.parallel.stages, kRunOnly,
+                "pipeline, zebra: groups of neighbouring devices, each with its share of the "
+                "layers; in zebra each has devices that attend and others; auto: 2, in zebra 1",
+                "stages");
   t.add("order", c.parallel.order, {"gpipe", "1f1b", "breadth_first"}, kRunOnly,
-        "pipeline: gpipe: a stage takes all train.chunks forward, then all backward; 1f1b: one "
+        "of stages: gpipe: a stage takes all train.chunks forward, then all backward; 1f1b: one "
         "forward, one backward, so that few activations wait; breadth_first: all chunks through a "
         "layer before the stage's next one, so that paged weights are read once in each phase");
   t.add("exchange", c.parallel.exchange, {"auto", "flat", "halo", "rounds"}, kRunOnly,

@@ -55,7 +55,13 @@ Status check_zebra_run(const RunConfig& c) {
   RETURN_IF_ERROR(check_kept_rows(c));
   if (!c.zebra()) return Status();
   const auto needs = [](const char* what) { return refuse("parallel.layout", "zebra", what); };
-  const int64_t devices = c.num_devices();
+  // The stage with the fewest has so many.
+  const int64_t devices = c.num_devices() / c.stages();
+  if (devices < 2 && c.stages() > 1) {
+    return needs(
+        "needs two devices at least in each of parallel.stages; set train.devices, or "
+        "fewer stages");
+  }
   if (devices < 2) return needs("needs two devices at least; set train.devices");
   if (c.parallel.attention_devices >= devices) {
     return needs("needs devices that do not attend; lower parallel.attention_devices");

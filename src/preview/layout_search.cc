@@ -53,7 +53,10 @@ std::vector<Choice> choices(const RunConfig& config) {
   }
   for (const int64_t stages : divisions) {
     for (const int64_t chunks : several) {
-      if (chunks >= stages) choices.push_back({LayoutKind::kPipeline, chunks, stages});
+      if (chunks < stages) continue;
+      choices.push_back({LayoutKind::kPipeline, chunks, stages});
+      // Both kinds of a stage's devices have work of two chunks.
+      if (chunks >= 2 * stages) choices.push_back({LayoutKind::kZebra, chunks, stages});
     }
   }
   return choices;
@@ -72,7 +75,7 @@ Configs with(const Choice& choice, std::span<const RunConfig> configs) {
   return changed(configs, [&](RunConfig& config) {
     config.parallel.layout = choice.layout;
     config.train.chunks = choice.chunks;
-    if (choice.stages > 1) config.parallel.stages = choice.stages;
+    if (choice.layout != LayoutKind::kExperts) config.parallel.stages = choice.stages;
   });
 }
 

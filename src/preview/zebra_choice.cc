@@ -37,8 +37,11 @@ std::string joined(const std::vector<std::string>& texts) {
   return all;
 }
 
+// Devices of the first stage.
 int64_t attending(const RunSetup& setup) {
-  std::vector<int> devices = setup.size.shard_device;
+  const std::vector<int>& all = setup.size.shard_device;
+  const auto shards = std::min(std::ssize(all), std::ptrdiff_t{setup.size.sums.shards});
+  std::vector<int> devices(all.begin(), all.begin() + shards);
   std::sort(devices.begin(), devices.end());
   return std::unique(devices.begin(), devices.end()) - devices.begin();
 }
@@ -66,11 +69,15 @@ MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
   return all;
 }
 
-// What a step of a rank's devices needs at a time does not grow with layers behind the second that
-// has experts, but for rows that every layer keeps.
-ModelShape first_layers(ModelShape model) {
+// What a step of a rank's devices needs at a time does not grow with layers behind the second of a
+// stage that has experts, but for rows that every layer keeps, and unless sums of all its layers
+// wait side by side.
+ModelShape first_layers(ModelShape model, const RunSetup& setup) {
+  if (setup.stages > 1 && setup.pipeline_order != PipelineOrder::kBreadthFirst) return model;
   size_t layers = 0;
-  for (int moe = 0; layers < model.is_moe.size() && moe < 2; ++layers) moe += model.is_moe[layers];
+  for (int moe = 0; layers < model.is_moe.size() && moe < 2 * setup.stages; ++layers) {
+    moe += model.is_moe[layers];
+  }
   model.is_moe.resize(layers);
   if (!model.is_conv.empty()) model.is_conv.resize(layers);
   return model;
@@ -127,7 +134,8 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
                   RunSetup& setup) {
   if (!is_open(config) || model.num_experts == 0) return;
   OpenZebra open;
-  open.most_attending = std::min<int64_t>(setup.size.sums.shards, setup.num_devices() - 1);
+  open.most_attending =
+      std::min<int64_t>(setup.size.sums.shards, setup.num_devices() / setup.stages - 1);
   open.most_kept = most_kept_experts(model, setup);
   if (config.parallel.attention_devices > 0) open.attention_devices = attending(setup);
   const MachineSheet::Profile& profiled = machines.sheets.front()->profile;
@@ -146,7 +154,7 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
     other.offloaded = {offloaded};
     return other;
   };
-  const ModelShape needing = setup.kept_rows > 0 ? model : first_layers(model);
+  const ModelShape needing = setup.kept_rows > 0 ? model : first_layers(model, setup);
   const auto keep_rows = [&](RunSetup& keeping) {
     if (!config.auto_kept_rows()) return;
     keeping.kept_rows = 0;
@@ -173,7 +181,10 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
 void write_zebra(const RunShape& shape, RunConfig& config) {
   RunConfig::Parallel& parallel = config.parallel;
   if (parallel.attention_devices == 0) {
-    parallel.attention_devices = std::ssize(shape.attending_devices());
+    for (int stage = 0; stage < shape.stages.count; ++stage) {
+      parallel.attention_devices =
+          std::max(parallel.attention_devices, std::ssize(shape.attending_devices(stage)));
+    }
   }
   if (config.auto_offloaded()) {
     std::vector<int64_t> kept(static_cast<size_t>(shape.num_layers), 0);

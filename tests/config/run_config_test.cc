@@ -393,9 +393,32 @@ TEST(RunConfig, PipelinesNeedADeviceForEachStage) {
   config.plan.padded_experts = true;
   EXPECT_EQ(config.validate().code(), Exit::kUsage);
   config.plan.padded_experts = false;
-  config.parallel.layout = LayoutKind::kExperts;
   config.parallel.stages = 0;
+  EXPECT_EQ(config.stages(), 2);
+  config.parallel.layout = LayoutKind::kExperts;
+  EXPECT_EQ(config.stages(), 1);
+  config.parallel.stages = -1;
   EXPECT_EQ(config.validate().code(), Exit::kUsage);
+}
+
+// Each stage of a zebra run has a device that attends and one that does not.
+TEST(RunConfig, ZebraInStagesNeedsBothKindsInEach) {
+  RunConfig config = complete_config();
+  config.parallel.layout = LayoutKind::kZebra;
+  config.train.chunks = 2;
+  config.train.devices = {"cpu*5"};
+  EXPECT_EQ(config.stages(), 1);
+  EXPECT_EQ(config.attention_devices(5), 2);
+  config.parallel.stages = 2;
+  EXPECT_TRUE(config.validate().ok()) << config.validate().message();
+  EXPECT_EQ(config.stages(), 2);
+  EXPECT_EQ(config.attention_devices(5), 1);
+  config.parallel.attention_devices = 2;
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.parallel.attention_devices = 1;
+  config.parallel.stages = 3;
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  EXPECT_NE(config.validate().message().find("parallel.stages"), std::string::npos);
 }
 
 TEST(RunConfig, DerivedValues) {

@@ -129,6 +129,9 @@ Outcome run_to_end(const RunConfig& config, Storage* storage, int64_t stop_at) {
       outcome.losses.push_back(result->loss);
     }
     outcome.paging = Paging::so_far(trainer.session()) - before;
+    if (const Link* link = trainer.session().link()) {
+      for (const auto& [pair, count] : link->counts()) outcome.sent_bytes[pair] = count.bytes;
+    }
     if (end == config.train.steps) outcome.sha256 = outcome_hash(trainer, outcome.losses);
     outcome.status = trainer.save();
     if (!outcome.status.ok()) return outcome;

@@ -2,7 +2,9 @@
 // updates, clipping, checkpoints. For tests that compare whole runs bit by bit.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/temp_dir.h"
@@ -57,12 +59,13 @@ struct Paging {
 void expect_paged(const Paging& paging);
 
 // What a run leaves behind: hash over losses, weights and state, and how much the steps of its last
-// trainer paged.
+// trainer paged, and sent from device to device.
 struct Outcome {
   Status status;
   std::string sha256;
   std::vector<double> losses;
   Paging paging;
+  std::map<std::pair<int, int>, int64_t> sent_bytes = {};  // [from, to]
 };
 
 // Hash of the run's weights and optimizer state after paying all updates, and of `losses`.

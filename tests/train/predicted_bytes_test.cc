@@ -255,16 +255,19 @@ TEST(PredictedBytes, AreThoseCountedInZebrasOrder) {
   }
 }
 
-// Stages of one device and of two, in each order.
+// Stages of one device and of two, these also in zebra's order, in each order of stages.
 TEST(PredictedBytes, AreThoseCountedInPipelines) {
   for (const PipelineOrder order : {PipelineOrder::kGpipe, PipelineOrder::kOneForwardOneBackward,
                                     PipelineOrder::kBreadthFirst}) {
-    for (const char* devices : {"cpu*2", "cpu*4"}) {
+    for (const auto& [devices, layout] : {std::pair{"cpu*2", LayoutKind::kPipeline},
+                                          {"cpu*4", LayoutKind::kPipeline},
+                                          {"cpu*4", LayoutKind::kZebra}}) {
       TinyRun run;
       run.config().train.micro_batch_tokens = run.config().data.sequence_len;
       run.config().train.chunks = 2;
       run.config().train.devices = {devices};
-      run.config().parallel.layout = LayoutKind::kPipeline;
+      run.config().parallel.layout = layout;
+      run.config().parallel.stages = 2;
       run.config().parallel.order = order;
       run.config().optim.untouched = UntouchedKind::kSkip;
       run.use_minimum_budgets();

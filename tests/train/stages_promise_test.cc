@@ -1,9 +1,10 @@
 // The root promise over meshes of stages, devices and ranks: a run file's chunks and shards have
-// one hash on however many stages of however many devices, as one process or as ranks, in each
-// order and exchange, with budgets of which some page and some do not, with transfers that are
-// late, and resumed on the same mesh, on another number of stages, or on other ranks. What a run
-// exports at its end has the weights of one device's export, and its loss on held-out text. Rows
-// have every pair of these; started with --full-product, the program runs every combination.
+// one hash on however many stages of however many devices, all alike or in zebra some that attend
+// and others with the experts, as one process or as ranks, in each order and exchange, with budgets
+// of which some page and some do not, with transfers that are late, and resumed on the same mesh,
+// on another number of stages, or on other ranks. What a run exports at its end has the weights of
+// one device's export, and its loss on held-out text. Rows have every pair of these; started with
+// --full-product, the program runs every combination.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -34,8 +35,9 @@ enum Factor {
   kExpertShards,
   kTied,
   kExchange,
+  kZebra,
 };
-const Levels kCounts = {4, 4, 3, 4, 3, 4, 2, 2, 2, 3};
+const Levels kCounts = {4, 4, 3, 4, 3, 4, 2, 2, 2, 3, 2};
 enum Division { kOneRank, kRankPerStage, kRankPerTwoDevices, kRankPerDevice, kDivisions };
 constexpr ExchangeSetting kExchanges[] = {ExchangeSetting::kAuto, ExchangeSetting::kRounds,
                                           ExchangeSetting::kHalo};
@@ -44,7 +46,9 @@ enum Later { kNotResumed, kResumed, kOtherStages, kOtherRanks };
 
 struct Mesh {
   int stages = 1, each = 1, order = 0, division = kOneRank, exchange = 0;
+  bool zebra = false;
   bool is_valid() const {
+    if (zebra && each == 1) return false;
     if (division == kOneRank) return true;
     if (division == kRankPerDevice && each == 1) return false;  // a rank for each stage
     if (division == kRankPerTwoDevices && each != 4) return false;
@@ -64,13 +68,14 @@ struct Mesh {
     }
   }
   std::string text() const {
-    return strf("%d stages of %d, order %d, exchange %d, on %d ranks", stages, each, order,
-                exchange, ranks());
+    return strf("%d stages of %d, order %d, exchange %d, %s, on %d ranks", stages, each, order,
+                exchange, zebra ? "zebra" : "all alike", ranks());
   }
 };
 
 Mesh mesh_of(const Levels& row) {
-  return {row[kStages] + 1, row[kEach] + 1, row[kOrder], row[kDivision], row[kExchange]};
+  return {row[kStages] + 1, row[kEach] + 1, row[kOrder],
+          row[kDivision],   row[kExchange], row[kZebra] == 1};
 }
 
 // Where a run goes on that began on the mesh.
@@ -78,6 +83,7 @@ Mesh later_mesh(Mesh mesh, int later) {
   if (later == kOtherStages) {
     mesh.stages = mesh.stages % 4 + 1;
     mesh.order = (mesh.order + 1) % 3;
+    mesh.zebra = !mesh.zebra && mesh.each > 1;
     if (!mesh.is_valid()) mesh.division = kOneRank;
   } else if (later == kOtherRanks) {
     do {
@@ -189,7 +195,7 @@ void run_leg(Runs& runs, const Mesh& mesh, RunLeg leg, int budget) {
   leg.smallest = budget != kAmple;
   leg.ample_rank = budget == kSmallestButOne && leg.ranks > 1 ? leg.ranks - 1 : -1;
   leg.configure = [&](RunConfig& config, int) {
-    config.parallel.layout = LayoutKind::kPipeline;
+    config.parallel.layout = mesh.zebra ? LayoutKind::kZebra : LayoutKind::kPipeline;
     config.parallel.stages = mesh.stages;
     config.parallel.order = static_cast<PipelineOrder>(mesh.order);
     config.parallel.exchange = kExchanges[mesh.exchange];

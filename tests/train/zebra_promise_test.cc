@@ -1,7 +1,8 @@
 // The root promise in zebra's order: devices that attend and devices with the experts work at
 // different chunks of a step at a time, and the run ends with the SHA-256 of one device that takes
-// all chunks layer by layer. Rows vary devices, experts left where attention is, lags, sums, models
-// and budgets; those with the smallest budgets must have paged.
+// all chunks layer by layer. Rows vary devices, stages and their orders, experts left where
+// attention is, lags, sums, models and budgets; those with the smallest budgets must have paged,
+// and all must have sent.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -27,7 +28,12 @@ struct ZebraRow {
   int64_t expert_shards = 1;
   double correction_speed = 0;
   const char* kept_rows = "0";
+  int64_t stages = 1;
+  PipelineOrder order = PipelineOrder::kBreadthFirst;
 };
+
+constexpr PipelineOrder kGpipe = PipelineOrder::kGpipe;
+constexpr PipelineOrder kAlternate = PipelineOrder::kOneForwardOneBackward;
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
   "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "mlp_only_layers": []})";
@@ -41,6 +47,12 @@ constexpr const char* kDeepSeek = R"({"architectures": ["DeepseekV3ForCausalLM"]
   "v_head_dim": 6})";
 constexpr const char* kLastDense = R"({"mlp_only_layers": [0, 2], "num_hidden_layers": 3})";
 constexpr const char* kAllMoe = R"({"mlp_only_layers": [], "num_hidden_layers": 3})";
+constexpr const char* kFourMoe = R"({"mlp_only_layers": [], "num_hidden_layers": 4})";
+constexpr const char* kFourTied =
+    R"({"mlp_only_layers": [1], "num_hidden_layers": 4, "tie_word_embeddings": true})";
+constexpr const char* kFourShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
+  "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "mlp_only_layers": [],
+  "num_hidden_layers": 4})";
 
 const ZebraRow kRows[] = {
     {.what = "one and one"},
@@ -125,7 +137,86 @@ const ZebraRow kRows[] = {
      .changes = kDeepSeek,
      .kept_rows = "auto"},
     {.what = "resumed", .devices = "cpu*3", .offloaded = {"2"}, .resumed = true},
+    {.what = "two stages, breadth first", .devices = "cpu*4", .changes = kFourMoe, .stages = 2},
+    {.what = "two stages, breadth first, ample, rows stay",
+     .devices = "cpu*4",
+     .lags = {"1", "1", "2"},
+     .budget = Budget::kAmple,
+     .changes = kFourMoe,
+     .kept_rows = "100000",
+     .stages = 2},
+    {.what = "two stages, gpipe",
+     .devices = "cpu*4",
+     .changes = kFourMoe,
+     .stages = 2,
+     .order = kGpipe},
+    {.what = "two stages, 1f1b, some experts stay",
+     .devices = "cpu*4",
+     .offloaded = {"5"},
+     .changes = kFourMoe,
+     .stages = 2,
+     .order = kAlternate},
+    {.what = "two stages, 1f1b, twelve chunks, middle",
+     .devices = "cpu*4",
+     .lags = {"0", "1", "1"},
+     .budget = Budget::kMiddle,
+     .chunks = 12,
+     .shards = 1,
+     .changes = kFourShared,
+     .stages = 2,
+     .order = kAlternate},
+    {.what = "two stages, gpipe, an odd number of chunks",
+     .devices = "cpu*4",
+     .chunks = 3,
+     .shards = 4,
+     .changes = kFourTied,
+     .resumed = true,
+     .stages = 2,
+     .order = kGpipe},
+    {.what = "two stages of two and two, 1f1b, experts by shards",
+     .devices = "cpu*8",
+     .attention = 2,
+     .offloaded = {"4"},
+     .changes = kFourShared,
+     .plan = {.group_blocks = 8},
+     .expert_shards = 3,
+     .stages = 2,
+     .order = kAlternate},
+    {.what = "three stages, unlike sizes and speeds",
+     .devices = "cpu/2:3,cpu/3:5,cpu,cpu,cpu,cpu,cpu/2",
+     .offloaded = {"2"},
+     .budget = Budget::kAmple,
+     .changes = kAllMoe,
+     .clip = ClipKind::kPerExpert,
+     .stages = 3},
+    {.what = "two stages, a dense last layer",
+     .devices = "cpu*5",
+     .changes = kLastDense,
+     .resumed = true,
+     .kept_rows = "500",
+     .stages = 2},
 };
+
+// What devices have sent each other: those of one stage, and those of different ones.
+struct Sent {
+  int64_t within = 0, between = 0;
+};
+Sent sent_in(const ZebraRow& row, const RunConfig& config, const Outcome& outcome) {
+  const auto stage_of = [&](int device) {
+    const auto stages = static_cast<int>(row.stages);
+    for (int stage = 0; stage < stages; ++stage) {
+      const DeviceRange own =
+          devices_of_stage(stage, stages, static_cast<int>(config.num_devices()));
+      if (own.contains(device)) return stage;
+    }
+    return -1;
+  };
+  Sent sent;
+  for (const auto& [pair, bytes] : outcome.sent_bytes) {
+    (stage_of(pair.first) == stage_of(pair.second) ? sent.within : sent.between) += bytes;
+  }
+  return sent;
+}
 
 class ZebraPromise : public testing::TestWithParam<ZebraRow> {};
 
@@ -141,6 +232,8 @@ TEST_P(ZebraPromise, EveryRunGivesTheHashOfOneDevice) {
   config.parallel.offloaded = row.offloaded;
   config.parallel.lags = row.lags;
   config.parallel.kept_rows = row.kept_rows;
+  config.parallel.stages = row.stages;
+  config.parallel.order = row.order;
   config.plan = row.plan;
   ASSERT_TRUE(config.validate().ok()) << config.validate().message();
   set_budgets(row.budget, *run);
@@ -149,6 +242,9 @@ TEST_P(ZebraPromise, EveryRunGivesTheHashOfOneDevice) {
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
   EXPECT_EQ(outcome.sha256, expected);
   if (row.budget == Budget::kMinimum) expect_paged(outcome.paging);
+  const Sent sent = sent_in(row, config, outcome);
+  EXPECT_EQ(sent.within > 0, row.offloaded.front() != "24") << "no row has gone to an expert";
+  EXPECT_EQ(sent.between > 0, row.stages > 1);
 }
 
 // Steps up to `end` over links that are late, each transfer by another time, on devices of which

@@ -1,5 +1,7 @@
 #include "plan/step/action.h"
 
+#include <utility>
+
 #include "plan/step/pipeline_actions.h"
 #include "plan/step/zebra_actions.h"
 
@@ -30,6 +32,31 @@ void add_rest(const RunShape& shape, PassExtent extent, ActionList& actions) {
 }
 
 }  // namespace
+
+ChunkPath::ChunkPath(std::vector<uint8_t> experts, std::vector<uint8_t> residual)
+    : experts_(std::move(experts)), backward_(experts_.size()) {
+  residual.resize(experts_.size(), 0);
+  int64_t next = 0;
+  for (size_t l = 0; l < experts_.size(); ++l) {
+    forward_.push_back(next);
+    next += 1 + experts_[l] + residual[l];
+  }
+  head_ = next++;
+  for (size_t l = experts_.size(); l-- > 0;) {
+    backward_[l] = next;
+    next += 1 + experts_[l];
+  }
+}
+
+// In the forward a layer's attention comes before its experts, in the backward behind them.
+int64_t ChunkPath::place(const Action& action) const {
+  if (action.kind == ActionKind::kHead) return head_;
+  const auto layer = static_cast<size_t>(action.layer);
+  const bool attention = action.kind == ActionKind::kAttention;
+  if (action.phase == Phase::kBackward) return backward_[layer] + (attention ? experts_[layer] : 0);
+  if (attention) return forward_[layer];
+  return forward_[layer] + (action.kind == ActionKind::kResidual ? 2 : 1);
+}
 
 ActionList layer_major(const RunShape& shape, PassExtent extent) {
   ActionList actions;

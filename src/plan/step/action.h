@@ -41,6 +41,21 @@ struct Action {
 };
 using ActionList = std::vector<Action>;
 
+// Numbers what a chunk goes through in its order: attention and experts of each layer forward, the
+// head, and back.
+class ChunkPath {
+ public:
+  // [layer] whether its experts have a place of their own, and in the forward kResidual too.
+  explicit ChunkPath(std::vector<uint8_t> experts, std::vector<uint8_t> residual = {});
+  // How many places come before it. REQUIRES: kAttention, kHead, or what has a place of its own.
+  int64_t place(const Action& action) const;
+
+ private:
+  std::vector<uint8_t> experts_;
+  std::vector<int64_t> forward_, backward_;  // [layer] its first place
+  int64_t head_ = 0;
+};
+
 // Whether it is attention, or what comes right before it.
 constexpr bool leads_to_attention(const Action& action) {
   return action.kind == ActionKind::kAttention || action.kind == ActionKind::kResidual ||

@@ -20,18 +20,82 @@ struct Row {
 
 class Orders {
  public:
-  Orders(const RunShape& shape, PassExtent extent) : shape_(shape), extent_(extent) {}
+  Orders(const RunShape& shape, const ZebraPart& part, ZebraOrders& orders)
+      : shape_(shape),
+        part_(part),
+        lags_(shape.zebra ? shape.lags : Lags()),
+        end_(part.first_chunk + part.chunks),
+        orders_(orders) {}
 
-  ZebraOrders make() {
-    order_attention();
-    order_experts();
-    return std::move(orders_);
+  void order_attention() {
+    std::vector<int64_t> layers = part_.layers;
+    const bool turns = part_.forward && has_last_layer();
+    if (turns) layers.pop_back();
+    if (part_.forward) add_each(ActionKind::kAttention, Phase::kForward, layers);
+    if (turns) add(turn_of_attention());
+    std::reverse(layers.begin(), layers.end());
+    if (part_.backward) add_each(ActionKind::kAttention, Phase::kBackward, layers);
+  }
+  void order_experts() {
+    std::vector<int64_t> layers;
+    for (const int64_t l : part_.layers) {
+      if (shape_.is_moe[static_cast<size_t>(l)]) layers.push_back(l);
+    }
+    if (layers.empty()) return;
+    const int64_t last = layers.back();
+    const bool turns = part_.forward && part_.backward && has_last_layer();
+    if (turns) layers.pop_back();
+    if (part_.forward) add_each(ActionKind::kExperts, Phase::kForward, layers);
+    if (turns) {
+      // A whole dense layer above, which is not the last, takes all chunks before any turns.
+      const bool waits = last + 2 < shape_.num_layers;
+      const int64_t lag = waits ? part_.chunks : lags_.expert;
+      add({row(ActionKind::kExperts, Phase::kForward, last),
+           row(ActionKind::kExperts, Phase::kBackward, last, lag)});
+    }
+    std::reverse(layers.begin(), layers.end());
+    if (part_.backward) add_each(ActionKind::kExperts, Phase::kBackward, layers);
   }
 
  private:
+  // A chunk's experts compute while attention of the next one does, and their rows are on their way
+  // meanwhile: so none waits for what leaves if two more chunks are ahead.
+  static constexpr int64_t kLeavingLag = 2;
+
+  bool has_last_layer() const { return part_.layers.back() + 1 == shape_.num_layers; }
+  Row row(ActionKind kind, Phase phase, int64_t layer, int64_t lag = 0) const {
+    return {kind, phase, layer, lag, part_.first_chunk};
+  }
+  void add_each(ActionKind kind, Phase phase, const std::vector<int64_t>& layers) {
+    for (const int64_t l : layers) {
+      std::vector<Row> rows = {row(kind, phase, l)};
+      const bool forward = kind == ActionKind::kAttention && phase == Phase::kForward;
+      if (forward && leaves(l)) rows.push_back(row(ActionKind::kResidual, phase, l, kLeavingLag));
+      add(std::move(rows));
+    }
+  }
+  // What its experts give goes to another stage.
+  bool leaves(int64_t layer) const {
+    return shape_.zebra && shape_.is_moe[static_cast<size_t>(layer)] != 0 &&
+           shape_.leaves_stage(layer);
+  }
+  std::vector<Row> turn_of_attention() const {
+    const int64_t last = part_.layers.back();
+    const bool experts = shape_.is_moe[static_cast<size_t>(last)] != 0;
+    std::vector<Row> turn = {row(ActionKind::kAttention, Phase::kForward, last)};
+    if (part_.head) {
+      turn.push_back(row(ActionKind::kHead, Phase::kForward, -1, experts ? lags_.head : 0));
+    }
+    if (part_.backward) {
+      const int64_t lag = experts ? lags_.attention : 0;
+      turn.push_back(row(ActionKind::kAttention, Phase::kBackward, last, lag));
+    }
+    return turn;
+  }
+
   // Goes through rows of which each follows the one before it by its lag.
   void add(std::vector<Row> rows) {
-    while (rows.front().next < shape_.rounds()) {
+    while (rows.front().next < end_) {
       issue(rows.front());
       advance(rows, 1);
     }
@@ -40,77 +104,30 @@ class Orders {
     if (row == rows.size()) return;
     Row& own = rows[row];
     const int64_t before = rows[row - 1].next;
-    while (own.next < before && (before == shape_.rounds() || own.next + own.lag < before)) {
+    while (own.next < before && (before == end_ || own.next + own.lag < before)) {
       issue(own);
       advance(rows, row + 1);
     }
   }
   void issue(Row& row) {
-    const int64_t width = shape_.round_microbatches();
+    const int64_t width = shape_.microbatches / shape_.sums.chunks;
     ActionList& list = row.kind == ActionKind::kExperts ? orders_.experts : orders_.attention;
     list.push_back({row.kind, row.phase, row.layer, {row.next++ * width, width}});
   }
 
-  void order_attention() {
-    const int64_t last = shape_.num_layers - 1;
-    const bool experts = shape_.is_moe[static_cast<size_t>(last)] != 0;
-    for (int64_t l = 0; l < last; ++l) add({{ActionKind::kAttention, Phase::kForward, l}});
-    std::vector<Row> turn = {{ActionKind::kAttention, Phase::kForward, last}};
-    if (extent_ != PassExtent::kLayers) {
-      turn.push_back({ActionKind::kHead, Phase::kForward, -1, experts ? shape_.lags.head : 0});
-    }
-    if (extent_ == PassExtent::kStep) {
-      const int64_t lag = experts ? shape_.lags.attention : 0;
-      turn.push_back({ActionKind::kAttention, Phase::kBackward, last, lag});
-    }
-    add(std::move(turn));
-    for (int64_t l = last - 1; l >= 0 && extent_ == PassExtent::kStep; --l) {
-      add({{ActionKind::kAttention, Phase::kBackward, l}});
-    }
-  }
-  void order_experts() {
-    std::vector<int64_t> layers;
-    for (int64_t l = 0; l < shape_.num_layers; ++l) {
-      if (shape_.is_moe[static_cast<size_t>(l)]) layers.push_back(l);
-    }
-    if (layers.empty()) return;
-    const int64_t last = layers.back();
-    layers.pop_back();
-    for (const int64_t l : layers) add({{ActionKind::kExperts, Phase::kForward, l}});
-    std::vector<Row> turn = {{ActionKind::kExperts, Phase::kForward, last}};
-    if (extent_ == PassExtent::kStep) {
-      // A whole dense layer above, which is not the last, takes all chunks before any turns.
-      const bool waits = last + 2 < shape_.num_layers;
-      const int64_t lag = waits ? shape_.rounds() : shape_.lags.expert;
-      turn.push_back({ActionKind::kExperts, Phase::kBackward, last, lag});
-    }
-    add(std::move(turn));
-    std::reverse(layers.begin(), layers.end());
-    for (const int64_t l : layers) {
-      if (extent_ == PassExtent::kStep) add({{ActionKind::kExperts, Phase::kBackward, l}});
-    }
-  }
-
   const RunShape& shape_;
-  PassExtent extent_;
-  ZebraOrders orders_;
+  const ZebraPart& part_;
+  Lags lags_;
+  int64_t end_;  // chunk
+  ZebraOrders& orders_;
 };
 
 // Joins the orders of both kinds: each action behind all that it waits for. The actions of a chunk
 // follow each other as it goes through the layers and back.
 class Join {
  public:
-  explicit Join(const RunShape& shape) : shape_(shape) {
-    const auto count = [&](bool moe) {
-      if (moe) ++places_;
-      return places_++;
-    };
-    for (const uint8_t moe : shape.is_moe) forward_.push_back(count(moe != 0));
-    head_ = places_++;
-    backward_.resize(forward_.size());
-    for (size_t l = forward_.size(); l-- > 0;) backward_[l] = count(shape.is_moe[l] != 0);
-    done_.assign(static_cast<size_t>(shape.rounds()), 0);
-  }
+  explicit Join(const RunShape& shape)
+      : shape_(shape), path_(shape.is_moe), done_(static_cast<size_t>(shape.rounds()), 0) {}
 
   ActionList join(const ZebraOrders& orders, PassExtent extent) {
     size_t a = 0, e = 0;
@@ -133,19 +150,10 @@ class Join {
 
  private:
   bool moe(int64_t layer) const { return shape_.is_moe[static_cast<size_t>(layer)] != 0; }
-  // How many actions of its chunk come before it.
-  int64_t place(const Action& action) const {
-    if (action.kind == ActionKind::kHead) return head_;
-    const bool experts = action.kind == ActionKind::kExperts;
-    const auto layer = static_cast<size_t>(action.layer);
-    // In the forward a layer's attention comes before its experts, in the backward behind them.
-    if (action.phase == Phase::kForward) return forward_[layer] - (moe(action.layer) && !experts);
-    return backward_[layer] - (moe(action.layer) && experts);
-  }
   int64_t& done(const Action& action) {
     return done_[static_cast<size_t>(action.microbatches.first / action.microbatches.count)];
   }
-  bool ready(const Action& action) { return done(action) == place(action); }
+  bool ready(const Action& action) { return done(action) == path_.place(action); }
   // The experts need the routing of what was issued just now.
   static bool follows(const Action& experts, const Action& attention) {
     return experts.phase == Phase::kForward && attention.kind == ActionKind::kAttention &&
@@ -183,16 +191,27 @@ class Join {
   }
 
   const RunShape& shape_;
-  int64_t places_ = 0, head_ = 0;
-  std::vector<int64_t> forward_, backward_;  // [layer] the place of its newest action in a chunk
-  std::vector<int64_t> done_;                // [chunk] actions issued
+  ChunkPath path_;
+  std::vector<int64_t> done_;  // [chunk] actions issued
   ActionList actions_;
 };
 
 }  // namespace
 
+void add_zebra_part(const RunShape& shape, const ZebraPart& part, ZebraOrders& orders) {
+  Orders of(shape, part, orders);
+  of.order_attention();
+  if (shape.zebra) of.order_experts();
+}
+
 ZebraOrders zebra_orders(const RunShape& shape, PassExtent extent) {
-  return Orders(shape, extent).make();
+  ZebraPart all{.chunks = shape.rounds()};
+  for (int64_t l = 0; l < shape.num_layers; ++l) all.layers.push_back(l);
+  all.backward = extent == PassExtent::kStep;
+  all.head = extent != PassExtent::kLayers;
+  ZebraOrders orders;
+  add_zebra_part(shape, all, orders);
+  return orders;
 }
 
 ActionList join_orders(const RunShape& shape, const ZebraOrders& orders, PassExtent extent) {

@@ -15,10 +15,23 @@ namespace pagoda {
 
 // What each kind of device does, in its order.
 struct ZebraOrders {
-  ActionList attention;  // kAttention, kHead
+  ActionList attention;  // kAttention, kHead, and kResidual of what leaves a stage
   ActionList experts;    // kExperts
 };
 ZebraOrders zebra_orders(const RunShape& shape, PassExtent extent);
+
+// Some chunks of a pass through some layers: forward, backward, or forward and then back. Where it
+// is both, and has the model's last layer, the kinds turn there as the lags say; elsewhere all of
+// its chunks go forward first.
+struct ZebraPart {
+  std::vector<int64_t> layers = {};  // ascending
+  int64_t first_chunk = 0, chunks = 0;
+  bool forward = true, backward = false;
+  bool head = false;  // behind the model's last layer
+};
+// Appends what each kind of device does of a part. Without zebra the lags are none, and attention
+// stands for all that a chunk does in a layer, so that there are no orders of experts.
+void add_zebra_part(const RunShape& shape, const ZebraPart& part, ZebraOrders& orders);
 
 // The list of both kinds' actions, each kind in its own order, with what comes before, between and
 // behind them. REQUIRES: the actions of zebra_orders(), which do not wait for each other.

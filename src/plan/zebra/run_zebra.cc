@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <initializer_list>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/bytes.h"
 #include "plan/step/pages.h"
 #include "plan/step/zebra_actions.h"
 #include "plan/zebra/zebra.h"
+#include "plan/zebra/zebra_pipeline.h"
 
 namespace pagoda {
 namespace {
@@ -22,20 +25,22 @@ class RunTimes {
  public:
   RunTimes(const RunShape& shape, const MachineProfile& profile,
            const std::vector<WeightRoom>& rooms)
-      : shape_(shape),
-        profile_(profile),
-        rooms_(rooms),
-        width_(shape.round_microbatches()),
-        attended_(static_cast<size_t>(shape.devices), 0) {
-    for (int64_t b = 0; b < width_; ++b) ++attended_[static_cast<size_t>(shape.attending(0, b))];
+      : shape_(shape), profile_(profile), rooms_(rooms), width_(shape.round_microbatches()) {
     all_stays_ = all_stays({});
   }
 
-  ChunkTimes of(int64_t layer) const;
+  ChunkTimes of(int64_t layer);
+  double boundary_s();
   // Whether weights and states, and bytes of each device besides, all stay there.
   bool all_stays(const std::vector<double>& besides) const;
 
  private:
+  void begin_layer(int64_t layer) {
+    attended_.assign(static_cast<size_t>(shape_.devices), 0);
+    for (int64_t b = 0; b < width_; ++b) {
+      ++attended_[static_cast<size_t>(shape_.attending(layer, b))];
+    }
+  }
   double seconds(TaskKind kind, int device, double units) const {
     Task task;
     task.kind = kind;
@@ -56,7 +61,7 @@ class RunTimes {
   const MachineProfile& profile_;
   const std::vector<WeightRoom>& rooms_;
   int64_t width_;
-  std::vector<int64_t> attended_;  // [device] microbatches of a chunk
+  std::vector<int64_t> attended_;  // [device] microbatches of a chunk in the layer at hand
   bool all_stays_ = true;          // else no state does
 };
 
@@ -151,7 +156,16 @@ double RunTimes::transfer(const std::vector<int64_t>& experts, bool back, double
   return *std::ranges::max_element(sent_s) + way_s + *std::ranges::max_element(placed_s);
 }
 
-ChunkTimes RunTimes::of(int64_t layer) const {
+// How long a chunk's rows are on their way from stage to stage: those of the busiest device.
+double RunTimes::boundary_s() {
+  begin_layer(0);
+  const int64_t tokens = *std::ranges::max_element(attended_) * shape_.microbatch_tokens;
+  return profile_.wire.seconds(
+      static_cast<double>(tokens * shape_.hidden_size * shape_.dtype_bytes));
+}
+
+ChunkTimes RunTimes::of(int64_t layer) {
+  begin_layer(layer);
   const bool moe = shape_.is_moe[static_cast<size_t>(layer)] != 0;
   std::vector<int64_t> experts(static_cast<size_t>(shape_.devices), 0);
   for (int64_t e = 0; e < shape_.num_experts && moe; ++e) {
@@ -162,6 +176,7 @@ ChunkTimes RunTimes::of(int64_t layer) const {
   times.slower.experts = PassSeconds();
   int attending = 0;
   for (int d = 0; d < shape_.devices; ++d) {
+    if (shape_.stages.of_device(d) != shape_.stage_of(layer)) continue;
     const int64_t own = experts[static_cast<size_t>(d)];
     const PassSeconds paging_s = this->paging_s(d, own, layer);
     const PassSeconds of_experts = {
@@ -207,6 +222,7 @@ class ZebraRunSearch {
                  int64_t attending)
       : open_(open), make_(shape), profile_(profile), shape_(shape(attending, 0)) {
     best_.attention_devices = attending;
+    if (shape_.stages.several()) boundary_s_ = RunTimes(shape_, profile, {}).boundary_s();
   }
 
   ZebraRun run() {
@@ -247,7 +263,8 @@ class ZebraRunSearch {
   }
 
   const ChunkTimes& times_of(int64_t layer, int64_t offloaded) {
-    const auto [at, is_new] = times_.try_emplace({shape_.is_moe[layer] != 0, offloaded});
+    const auto [at, is_new] =
+        times_.try_emplace({shape_.stage_of(layer), shape_.is_moe[layer] != 0, offloaded});
     if (is_new) {
       const RunShape uniform = make_(best_.attention_devices, offloaded);
       const std::vector<WeightRoom> rooms =
@@ -265,9 +282,9 @@ class ZebraRunSearch {
       return times_of(layer, offloaded.size() == 1 ? offloaded[0] : offloaded[layer]);
     };
     shape_.lags = lags;
-    const TimedActions timed =
-        time_actions(zebra_actions(shape_, PassExtent::kStep), std::move(times));
-    const double step_s = time_streams(timed.queue, kStepStreams).makespan_s;
+    const TimedActions timed = time_run(shape_, PassExtent::kStep, times, boundary_s_);
+    const double step_s =
+        time_streams(timed.queue, kPipelineStreams * shape_.stages.count).makespan_s;
     ++best_.timed;
     if (!best_.offloaded.empty() && step_s >= best_.step_s) return;
     best_.step_s = step_s;
@@ -279,11 +296,52 @@ class ZebraRunSearch {
   const ZebraShape& make_;
   const MachineProfile& profile_;
   RunShape shape_;
-  std::map<std::pair<bool, int64_t>, ChunkTimes> times_;  // [layer has experts, kept]
+  double boundary_s_ = 0;
+  std::map<std::tuple<int, bool, int64_t>, ChunkTimes> times_;  // [stage, layer has experts, kept]
   ZebraRun best_;
 };
 
 }  // namespace
+
+TimedActions time_run(const RunShape& shape, PassExtent extent, const ActionTimes& times,
+                      double boundary_s) {
+  TimedActions timed;
+  std::deque<ActionClock> clocks;  // they stay where they are
+  for (int stage = 0; stage < shape.stages.count; ++stage) {
+    ActionTimes own = times;
+    own.of = [&shape, &times, stage](int32_t layer, int32_t chunk) {
+      const bool here = shape.stage_of(layer) == stage;  // else it is the head that is asked for
+      return times.of(here ? layer : static_cast<int32_t>(shape.num_layers - 1), chunk);
+    };
+    clocks.emplace_back(std::move(own), kPipelineStreams * stage, &timed);
+  }
+  std::vector<int> at(static_cast<size_t>(times.chunks), 0);  // [chunk] the stage where it is
+  for (const Action& action : make_actions(shape, extent)) {
+    const auto chunk = static_cast<int32_t>(action.microbatches.first / action.microbatches.count);
+    const bool head = action.kind == ActionKind::kHead;
+    const int stage = shape.stage_of(head ? shape.num_layers : action.layer);
+    int& from = at[static_cast<size_t>(chunk)];
+    ActionClock& clock = clocks[static_cast<size_t>(stage)];
+    if (stage != from) {
+      const bool forward = action.phase == Phase::kForward;
+      clock.wait_for(chunk, static_cast<int32_t>(timed.queue.size()));
+      timed.queue.push_back({kPipelineStreams * from + kStepStreams + (forward ? 0 : 1), boundary_s,
+                             clocks[static_cast<size_t>(from)].after(chunk)});
+      timed.tasks.push_back({TaskKind::kSend, action.phase, -1, chunk});
+      from = stage;
+    }
+    clock.add(action);
+    const bool leaves = action.kind == ActionKind::kResidual && shape.leaves_stage(action.layer);
+    if (!leaves) continue;
+    // It takes no time, but its turn on a device that attends.
+    const auto task = static_cast<int32_t>(timed.queue.size());
+    timed.queue.push_back({kPipelineStreams * stage + static_cast<int32_t>(StepStream::kFaster), 0,
+                           clock.after(chunk)});
+    timed.tasks.push_back({TaskKind::kResidual, action.phase, -1, chunk});
+    clock.wait_for(chunk, task);
+  }
+  return timed;
+}
 
 std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>& is_moe) {
   const int64_t layers = layers_with_experts(is_moe);
@@ -317,7 +375,7 @@ ActionTimes run_times(const RunShape& shape, const MachineProfile& profile,
                       const std::vector<WeightRoom>& rooms) {
   ActionTimes times;
   std::vector<ChunkTimes> layers;
-  const RunTimes of_run(shape, profile, rooms);
+  RunTimes of_run(shape, profile, rooms);
   for (int64_t l = 0; l < shape.num_layers; ++l) layers.push_back(of_run.of(l));
   times.of = [layers](int32_t layer, int32_t) { return layers[static_cast<size_t>(layer)]; };
   times.chunks = static_cast<int32_t>(shape.rounds());

@@ -1,7 +1,8 @@
 // What zebra leaves open in a run (parallel.layout = zebra): how many devices attend, how many
 // experts of each layer they keep (Asym-EA), and the lags. The clock of actions times candidates,
 // with the costs of the run's own devices; an expert whose weights do not stay on its device takes
-// as long as they come, if that is longer. No bit depends on the choice. Pure.
+// as long as they come, if that is longer. Each stage has a clock, and as many devices that attend
+// as the others. No bit depends on the choice. Pure.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,11 @@ struct WeightRoom {
 ActionTimes run_times(const RunShape& shape, const MachineProfile& profile,
                       const std::vector<WeightRoom>& rooms = {});
 
+// The tasks of the run's actions, with the streams of each stage behind those of the stage below
+// (plan/zebra/zebra_pipeline.h). `boundary_s`: a chunk's rows on their way from stage to stage.
+TimedActions time_run(const RunShape& shape, PassExtent extent, const ActionTimes& times,
+                      double boundary_s = 0);
+
 // Rows that devices keep from other devices for the backward of a layer's experts
 // (RunShape::kept_rows): all of a chunk's, where experts have equally many, if each device has room
 // for them beside all of its weights and states; else 0. `rooms`: [device]; empty: 0.
@@ -37,7 +43,7 @@ int64_t rows_to_keep(const RunShape& shape, const std::vector<WeightRoom>& rooms
 std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>& is_moe);
 
 struct ZebraRun {
-  int64_t attention_devices = 1;
+  int64_t attention_devices = 1;   // of each stage
   std::vector<int64_t> offloaded;  // [layer] experts that devices which attend keep
   Lags lags;
   double step_s = 0;

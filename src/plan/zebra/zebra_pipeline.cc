@@ -57,9 +57,10 @@ ActionList chunk_order(const ZebraPipeline& pipeline, int32_t stage) {
   RunShape shape;
   const auto stages = static_cast<int>(pipeline.stages.size());
   shape.num_layers = stages;
+  shape.is_moe.assign(pipeline.stages.size(), 0);
   shape.microbatches = shape.sums.chunks = pipeline.chunks;
   shape.stages = divide_into_stages(stages, pipeline.order, stages, stages);
-  ActionList order = stage_actions(shape, stage, PassExtent::kStep);
+  ActionList order = stage_orders(shape, stage, PassExtent::kStep).attention;
   std::erase_if(order, [](const Action& action) { return action.kind == ActionKind::kHead; });
   return order;
 }

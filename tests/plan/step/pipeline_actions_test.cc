@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
 
 namespace pagoda {
 namespace {
@@ -98,14 +102,19 @@ void expect_complete(const RunShape& shape, const ActionList& actions, PassExten
   }
   EXPECT_EQ(std::ssize(actions), shape.sums.chunks * std::ssize(layer_major(shape, extent)));
   for (int stage = 0; stage < shape.stages.count; ++stage) {
-    ActionList own;
+    ZebraOrders own;
     for (const Action& action : actions) {
-      const bool attends = action.kind == ActionKind::kAttention;
       const bool head = action.kind == ActionKind::kHead;
       const int64_t layer = head ? shape.num_layers : action.layer;
-      if ((attends || head) && shape.stage_of(layer) == stage) own.push_back(action);
+      if (shape.stage_of(layer) != stage) continue;
+      const bool leaves =
+          action.kind == ActionKind::kResidual && shape.zebra && shape.leaves_stage(action.layer);
+      if (action.kind == ActionKind::kAttention || head || leaves) own.attention.push_back(action);
+      if (action.kind == ActionKind::kExperts && shape.zebra) own.experts.push_back(action);
     }
-    EXPECT_EQ(own, stage_actions(shape, stage, extent));
+    const ZebraOrders orders = stage_orders(shape, stage, extent);
+    EXPECT_EQ(own.attention, orders.attention);
+    EXPECT_EQ(own.experts, orders.experts);
   }
 }
 
@@ -124,6 +133,81 @@ TEST(PipelineActions, EveryStageDoesItsWorkInItsOrder) {
       }
     }
   }
+}
+
+// Two stages of a layer each and two chunks in zebra's order, written out. While the second stage
+// attends to the first chunk, the first has the second chunk's experts. Each forward of experts
+// stands where its routing is known, and what leaves the first stage behind those of the next
+// chunk; the last layer's experts turn when both chunks are forward.
+TEST(PipelineActions, ZebraInStages) {
+  RunShape shape = pipeline_of(2, PipelineOrder::kBreadthFirst, 2, 2);
+  shape.zebra = true;
+  shape.lags = {1, 1, 1};
+  const Microbatches one{0, 1}, two{1, 1};
+  const ActionList expected = {
+      {ActionKind::kEmbed, kForward, -1, one},     {ActionKind::kAttention, kForward, 0, one},
+      {ActionKind::kEmbed, kForward, -1, two},     {ActionKind::kAttention, kForward, 0, two},
+      {ActionKind::kExperts, kForward, 0, one},    {ActionKind::kExperts, kForward, 0, two},
+      {ActionKind::kResidual, kForward, 0, one},   {ActionKind::kAttention, kForward, 1, one},
+      {ActionKind::kResidual, kForward, 0, two},   {ActionKind::kAttention, kForward, 1, two},
+      {ActionKind::kExperts, kForward, 1, one},    {ActionKind::kResidual, kForward, 1, one},
+      {ActionKind::kHead, kForward, -1, one},      {ActionKind::kExperts, kForward, 1, two},
+      {ActionKind::kResidual, kForward, 1, two},   {ActionKind::kHead, kForward, -1, two},
+      {ActionKind::kExperts, kBackward, 1, one},   {ActionKind::kExperts, kBackward, 1, two},
+      {ActionKind::kAttention, kBackward, 1, one}, {ActionKind::kAttention, kBackward, 1, two},
+      {ActionKind::kExperts, kBackward, 0, one},   {ActionKind::kExperts, kBackward, 0, two},
+      {ActionKind::kAttention, kBackward, 0, one}, {ActionKind::kEmbed, kBackward, -1, one},
+      {ActionKind::kAttention, kBackward, 0, two}, {ActionKind::kEmbed, kBackward, -1, two},
+  };
+  EXPECT_EQ(make_actions(shape, PassExtent::kStep), expected);
+}
+
+TEST(PipelineActions, ZebraGoesThroughEverythingInAnyStages) {
+  const std::vector<uint8_t> models[] = {{1, 1, 1, 1, 1}, {0, 1, 0, 1, 0}, {1, 1, 1, 0, 0},
+                                         {1, 0, 1, 1, 0}, {0, 0, 0, 0, 0}, {1, 1, 1, 1, 0}};
+  for (int seed = 0; seed < 3 * 3 * 6 * 8 * 27; ++seed) {
+    const int stages = 2 + seed % 3, lags = seed / 432;
+    const int64_t chunks = 1 + seed / 54 % 8;
+    RunShape shape = pipeline_of(stages, static_cast<PipelineOrder>(seed / 3 % 3), 5, chunks);
+    shape.is_moe = models[seed / 9 % 6];
+    shape.zebra = true;
+    shape.lags = {lags % 3, lags / 3 % 3, lags / 9};
+    if (lags_wait_for_each_other(shape.lags, shape.is_moe.back() != 0, chunks)) continue;
+    for (const PassExtent extent : {PassExtent::kLayers, PassExtent::kForward, PassExtent::kStep}) {
+      expect_complete(shape, make_actions(shape, extent), extent);
+    }
+    if (testing::Test::HasFailure()) FAIL() << "seed " << seed;
+  }
+}
+
+// What leaves a stage follows the attention of two more chunks of its layer.
+TEST(PipelineActions, ZebraSendsOnBehindTwoMoreChunks) {
+  RunShape shape = pipeline_of(2, PipelineOrder::kBreadthFirst, 2, 4);
+  shape.zebra = true;
+  shape.lags = {1, 1, 1};
+  std::string order;  // of the first stage's forward
+  for (const Action& action : stage_orders(shape, 0, PassExtent::kLayers).attention) {
+    order += strf("%s%lld ", action.kind == ActionKind::kResidual ? "r" : "a",
+                  (long long)action.microbatches.first);
+  }
+  EXPECT_EQ(order, "a0 a1 a2 r0 a3 r1 r2 r3 ");
+}
+
+// In zebra a stage of 1F1B has twice as many chunks under way, two where it had one, so that both
+// kinds of its devices have work.
+TEST(PipelineActions, ZebraTakesTwoChunksForOne) {
+  RunShape shape = pipeline_of(2, PipelineOrder::kOneForwardOneBackward, 4, 8);
+  shape.zebra = true;
+  shape.lags = {1, 1, 1};
+  std::string order;  // of the first stage's attention
+  for (const Action& action : stage_orders(shape, 0, PassExtent::kStep).attention) {
+    if (action.kind == ActionKind::kResidual) continue;
+    order += strf("%s%lld%lld ", action.phase == kForward ? "f" : "b", (long long)action.layer,
+                  (long long)action.microbatches.first);
+  }
+  EXPECT_EQ(order,
+            "f00 f01 f10 f11 f02 f03 f12 f13 b10 b11 b00 b01 f04 f05 f14 f15 b12 b13 b02 b03 "
+            "f06 f07 f16 f17 b14 b15 b04 b05 b16 b17 b06 b07 ");
 }
 
 // 1F1B: stage i of P has at most P - i; the others have all.
@@ -148,7 +232,7 @@ TEST(PipelineActions, ChunksInFlight) {
 TEST(PipelineActions, BreadthFirstTakesAllChunksThroughALayer) {
   const RunShape shape = pipeline_of(2, PipelineOrder::kBreadthFirst, 5, 3);
   std::vector<int64_t> layers;
-  for (const Action& action : stage_actions(shape, 0, PassExtent::kStep)) {
+  for (const Action& action : stage_orders(shape, 0, PassExtent::kStep).attention) {
     if (action.kind == ActionKind::kAttention) layers.push_back(action.layer);
   }
   EXPECT_EQ(layers, (std::vector<int64_t>{0, 0, 0, 2, 2, 2, 4, 4, 4, 4, 4, 4, 2, 2, 2, 0, 0, 0}));

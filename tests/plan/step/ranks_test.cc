@@ -237,6 +237,8 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
     if (seed % 3 == 0 && !kind.options.microbatch_major && !kind.options.padded_experts) {
       kind.stages = static_cast<int>(2 + seed / 3 % 3);
       kind.order = static_cast<PipelineOrder>(seed / 9 % 3);
+      kind.zebra = seed / 27 % 2 == 0;
+      kind.lags = {1, static_cast<int32_t>(seed % 2), 1};
       kind.seats_by_step = false;
       kind.sharing = Sharing::kRows;
     }

@@ -138,15 +138,18 @@ TEST(Validator, RandomZebraRunsKeepEveryRule) {
   }
 }
 
-// Stages of one device or more, in each of the three orders.
+// Stages of one device or more, in each of the three orders, with all devices alike or zebra.
 TEST(Validator, RandomPipelinesKeepEveryRule) {
-  int runs = 0, by_chunks = 0;
+  int runs = 0, by_chunks = 0, zebras = 0;
   for (uint32_t seed = 1; runs < kPipelineRuns; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     StepKind kind;
     kind.stages = static_cast<int>(2 + random() % 3);
     kind.order = static_cast<PipelineOrder>(seed % 3);
+    kind.zebra = seed % 2 == 0;
+    kind.lags = {static_cast<int32_t>(seed / 2 % 3), static_cast<int32_t>(seed / 6 % 3), 0};
+    kind.lags.expert = kind.lags.head + kind.lags.attention;
     kind.eager = random() % 2 == 0;
     kind.skip_untouched = random() % 4 == 0;
     kind.options.prefetch = random() % 4 != 0;
@@ -161,10 +164,12 @@ TEST(Validator, RandomPipelinesKeepEveryRule) {
     PlannedCase c(random, devices, kind, rooms[random() % 5]);
     runs += c.shape.stages.several();
     by_chunks += c.shape.stages.several() && c.shape.rounds() > 1;
+    zebras += c.shape.stages.several() && c.shape.rounds() > 1 && kind.zebra;
     expect_valid(random, c);
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_GT(by_chunks, kPipelineRuns / 4);
+  EXPECT_GT(zebras, kPipelineRuns / 8);
 }
 
 // A pass of generation: one microbatch, attention over a cache, logits.
