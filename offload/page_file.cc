@@ -154,7 +154,7 @@ Status PageFile::Impl::take_over(const std::vector<PageVersion>& versions) {
   for (const PageVersion& version : versions) {
     const bool known = version.page < pages.size() && version.extent < layout.extents.size();
     const PageSpec page = known ? pages[version.page] : PageSpec();
-    if (!known || !page.durable || !page.here ||
+    if (!known || !page.keeps() || !page.here ||
         layout.extents[version.extent].page_bytes != page.bytes) {
       return mismatch(strf("page %u in extent %u", version.page, version.extent));
     }
@@ -165,7 +165,7 @@ Status PageFile::Impl::take_over(const std::vector<PageVersion>& versions) {
     entry = {true, true, false, version.extent, version.generation, version.checksum};
   }
   for (size_t page = 0; page < pages.size(); ++page) {
-    if (pages[page].durable && pages[page].here && !index[page].present) {
+    if (pages[page].keeps() && pages[page].here && !index[page].present) {
       return mismatch(strf("page %zu is missing", page));
     }
   }
@@ -200,7 +200,7 @@ void PageFile::Impl::begin_version(PageId page, uint64_t generation) {
 void PageFile::Impl::forget(PageId page) {
   Entry& entry = index[page];
   if (entry.present) {
-    pages[page].durable ? pool.free_at_commit(entry.extent) : pool.free(entry.extent);
+    pages[page].keeps() ? pool.free_at_commit(entry.extent) : pool.free(entry.extent);
   }
   entry.present = entry.committed = false;
 }
@@ -232,7 +232,7 @@ PageFile::Impl::Transfer* PageFile::Impl::make_transfer(IoRequest::Op op, PageId
   last = when_all({last, transfer->done});
   std::lock_guard lock(mutex);
   ++in_flight;
-  if (op == IoRequest::Op::kWrite && pages[page].durable) ++durable_writes;
+  if (op == IoRequest::Op::kWrite && pages[page].keeps()) ++durable_writes;
   return transfer;
 }
 
@@ -286,7 +286,7 @@ void PageFile::Impl::finish(Transfer* finished) {
   {
     std::lock_guard lock(mutex);
     if (status.ok() && transfer->result == nullptr) status = outcome;
-    if (!read && pages[transfer->header.page].durable) --durable_writes;
+    if (!read && pages[transfer->header.page].keeps()) --durable_writes;
     if (--in_flight == 0) idle.notify_all();
   }
   // `this` may be gone from here on.
@@ -410,7 +410,7 @@ PageFile::Extent PageFile::extent(PageId page) const {
 }
 
 void PageFile::drop(PageId page) {
-  CHECK(page < impl_->pages.size() && !impl_->pages[page].durable, "page %u is durable", page);
+  CHECK(page < impl_->pages.size() && !impl_->pages[page].keeps(), "page %u is durable", page);
   impl_->forget(page);
 }
 
@@ -445,7 +445,7 @@ std::vector<PageVersion> PageFile::versions() const {
   impl_->require_quiet();
   std::vector<PageVersion> versions;
   for (size_t page = 0; page < impl_->pages.size(); ++page) {
-    if (!impl_->pages[page].durable || !impl_->pages[page].here) continue;
+    if (!impl_->pages[page].keeps() || !impl_->pages[page].here) continue;
     const Impl::Entry& entry = impl_->index[page];
     CHECK(entry.present, "page %zu was never written", page);
     versions.push_back({narrow<PageId>(page), entry.extent, entry.generation, entry.checksum});
@@ -463,7 +463,7 @@ Status PageFile::sync() {
 void PageFile::committed() {
   impl_->require_quiet();
   for (size_t page = 0; page < impl_->pages.size(); ++page) {
-    impl_->index[page].committed = impl_->pages[page].durable && impl_->index[page].present;
+    impl_->index[page].committed = impl_->pages[page].keeps() && impl_->index[page].present;
     impl_->index[page].adopted = false;
   }
   impl_->pool.commit();
@@ -473,7 +473,7 @@ Status PageFile::verify() {
   int64_t most_bytes = 0;
   std::vector<PageId> todo;
   for (PageId page = 0; page < impl_->pages.size(); ++page) {
-    if (!impl_->pages[page].durable || !has(page)) continue;
+    if (!impl_->pages[page].keeps() || !has(page)) continue;
     todo.push_back(page);
     most_bytes = std::max(most_bytes, kPageHeaderBytes + impl_->pages[page].bytes);
   }

@@ -49,8 +49,13 @@ struct PageSpec {
   // Belongs to this opening of the store: others may have fewer or more such pages, so they are not
   // counted in the superblock. They are scratch, and their ids are above those of all other pages.
   bool local = false;
+  // What is here of a durable page is a copy of what another store keeps: scratch in this one. The
+  // superblock does not tell, so that a store's pages may be copied in some runs.
+  bool copied = false;
+  // Whether its content survives the process.
+  bool keeps() const { return durable && !copied; }
   // Extents that it needs. `slots` is PageFile::Options'.
-  int extents(int slots) const { return !here ? 0 : durable ? slots : 1; }
+  int extents(int slots) const { return !here ? 0 : keeps() ? slots : 1; }
 };
 
 // What a checkpoint says of one durable page. Fixed size, written into manifests.

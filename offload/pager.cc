@@ -246,7 +246,7 @@ void Pager::release(Lease& lease, const Event& done) {
 void Pager::discard(PageId page) {
   residency_.discard(page);
   const bool stored = page < file_->pages().size();
-  if (stored && !file_->pages()[page].durable) file_->drop(page);
+  if (stored && !file_->pages()[page].keeps()) file_->drop(page);
 }
 
 uint64_t Pager::generation_in_host(PageId page) const {
@@ -267,7 +267,7 @@ void Pager::replace(PageId out, PageId in) {
 
 Status Pager::flush() {
   for (PageId page = 0; page < file_->pages().size(); ++page) {
-    if (!file_->pages()[page].durable || !file_->pages()[page].here) continue;
+    if (!file_->pages()[page].keeps() || !file_->pages()[page].here) continue;
     moves_.clear();
     residency_.flush(page, moves_);
     for (const Move& move : moves_) carry_out(move);

@@ -112,6 +112,7 @@ Status check_counts(const RunConfig& c) {
   }
   const int64_t most = devices->empty() ? kMostDevices : c.num_devices();
   RETURN_IF_ERROR(check_range("parallel.attention_devices", c.parallel.attention_devices, 0, most));
+  RETURN_IF_ERROR(check_range("parallel.copies", c.parallel.copies, 1, kMostDevices));
   RETURN_IF_ERROR(check_range("parallel.migrate_steps", c.parallel.migrate_steps, 0, kMaxSteps));
   const double beat = c.parallel.heartbeat_s, deadline = c.parallel.deadline_s;
   if (!(beat >= 0.05 && beat <= kMostSeconds)) {
@@ -286,6 +287,8 @@ Status RunConfig::validate_for_planning() const {
   RETURN_IF_ERROR(check_values(*this));
   RETURN_IF_ERROR(check_zebra_run(*this));
   RETURN_IF_ERROR(check_pipeline_run(*this));
+  RETURN_IF_ERROR(check_expert_copies(*this));
+  RETURN_IF_ERROR(check_copied_sums(*this));
   return check_attention(*this);
 }
 

@@ -94,6 +94,7 @@ struct RunConfig {
     std::vector<std::string> lags = {"auto"};
     std::string kept_rows = "auto";
     int64_t stages = 0;  // 0: auto
+    int64_t copies = 1;
     PipelineOrder order = PipelineOrder::kBreadthFirst;
     ExchangeSetting exchange = ExchangeSetting::kAuto;
     ShareKind shares = ShareKind::kSpeed;
@@ -233,6 +234,7 @@ struct RunConfig {
   bool zebra() const { return parallel.layout == LayoutKind::kZebra; }
   // parallel.stages of a pipeline or of zebra, else 1.
   int stages() const;
+  int copies() const { return static_cast<int>(parallel.copies); }
   // parallel.exchange; auto, which only a plan of a cluster replaces, is flat.
   ExchangeOrder exchange() const {
     switch (parallel.exchange) {

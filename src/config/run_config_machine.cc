@@ -116,7 +116,8 @@ SumShape RunConfig::sums() const {
 
 int64_t RunConfig::attention_devices(int64_t devices) const {
   const int64_t wanted = parallel.attention_devices;
-  const int64_t most = zebra() ? std::max<int64_t>(1, devices / stages() / 2) : devices;
+  const int64_t most =
+      zebra() ? std::max<int64_t>(1, devices / (stages() * copies()) / 2) : devices;
   return wanted > 0 ? std::min(devices, wanted) : std::min(most, sums().shards);
 }
 

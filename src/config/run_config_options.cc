@@ -155,6 +155,12 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
                 "pipeline, zebra: groups of neighbouring devices, each with its share of the "
                 "layers; in zebra each has devices that attend and others; auto: 2, in zebra 1",
                 "stages");
+  t.add(
+      "copies", c.parallel.copies, kRunOnly,
+      "groups of neighbouring devices, in each stage, that have all of its experts each: rows stay "
+      "in the group whose devices attend to them, and gradients are summed over the groups; needs "
+      "train.expert_shards = train.shards",
+      "groups");
   t.add("order", c.parallel.order, {"gpipe", "1f1b", "breadth_first"}, kRunOnly,
         "of stages: gpipe: a stage takes all train.chunks forward, then all backward; 1f1b: one "
         "forward, one backward, so that few activations wait; breadth_first: all chunks through a "

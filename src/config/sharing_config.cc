@@ -54,6 +54,47 @@ Status check_model(const RunConfig& c) {
 
 }  // namespace
 
+// Rows stay in their copy, and so do its experts.
+Status check_expert_copies(const RunConfig& c) {
+  const int64_t copies = c.parallel.copies;
+  const std::string text = std::to_string(copies);
+  if (copies == 1) return Status();
+  if (copies * c.stages() > c.num_devices()) {
+    return refuse("parallel.copies", text,
+                  strf("each needs a device in each of %d stages, and there are %lld; set "
+                       "train.devices, or fewer copies",
+                       c.stages(), (long long)c.num_devices()));
+  }
+  const auto needs = [&](const char* what) { return refuse("parallel.copies", text, what); };
+  const Sharing sharing = c.parallel.sharing;
+  if (sharing == Sharing::kData || sharing == Sharing::kModel) {
+    return needs("have experts that stay; set parallel.sharing to auto or rows");
+  }
+  if (c.parallel.migrate_steps > 0) {
+    return needs("have experts that stay; set parallel.migrate_steps = 0");
+  }
+  if (c.pinned_share() > 0) return needs("pin no experts; set memory.pin to auto");
+  if (!c.plan.same_blocks()) {
+    return needs(
+        "take the same groups forward and backward; unset plan.microbatch_major and "
+        "plan.padded_experts");
+  }
+  return Status();
+}
+
+// A copy sums the gradients of its own shards. The checkpoint fixes how many there are.
+Status check_copied_sums(const RunConfig& c) {
+  if (c.parallel.copies == 1 || c.train.micro_batch_tokens == 0) return Status();
+  const int64_t shards = c.sums().shards, copies = c.parallel.copies;
+  if (c.train.expert_shards == shards && shards >= copies) return Status();
+  return Status(
+      Exit::kMismatch,
+      strf("parallel.copies = %lld: needs as many train.shards at least, and "
+           "train.expert_shards as many as these, and a step has %lld and %lld; set them, "
+           "which changes bits, or fewer copies",
+           (long long)copies, (long long)shards, (long long)c.train.expert_shards));
+}
+
 Status check_sharing(const RunConfig& c) {
   const bool divided = c.train.micro_batch_tokens > 0;  // else it is chosen so that sums divide
   if (c.parallel.sharing == Sharing::kData && divided) RETURN_IF_ERROR(check_data(c));

@@ -55,12 +55,12 @@ Status check_zebra_run(const RunConfig& c) {
   RETURN_IF_ERROR(check_kept_rows(c));
   if (!c.zebra()) return Status();
   const auto needs = [](const char* what) { return refuse("parallel.layout", "zebra", what); };
-  // The stage with the fewest has so many.
-  const int64_t devices = c.num_devices() / c.stages();
-  if (devices < 2 && c.stages() > 1) {
+  // The group with the fewest has so many.
+  const int64_t groups = c.stages() * c.copies(), devices = c.num_devices() / groups;
+  if (devices < 2 && groups > 1) {
     return needs(
-        "needs two devices at least in each of parallel.stages; set train.devices, or "
-        "fewer stages");
+        "needs two devices at least in each of parallel.stages and parallel.copies; set "
+        "train.devices, or fewer of these");
   }
   if (devices < 2) return needs("needs two devices at least; set train.devices");
   if (c.parallel.attention_devices >= devices) {

@@ -43,8 +43,8 @@ Status check_trace(const RunShape& shape, const RoutingTrace& trace) {
     return refuse("every device has a part of each expert, whatever is routed; plan whole experts");
   }
   if (shape.zebra) return refuse("zebra chooses homes itself; plan the layout of experts");
-  if (shape.stages.several()) {
-    return refuse("experts stay with their stage; plan the layout of experts");
+  if (shape.stages.several() || shape.copies.several()) {
+    return refuse("experts stay with their stage and copy; plan the layout of experts");
   }
   if (trace.steps.empty()) {
     return Status(Exit::kBadData, "--routing: it has no whole step; record at least one");

@@ -65,7 +65,11 @@ std::vector<RunForecast::DeviceWork> works_of(const RunShape& shape) {
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     uint8_t& once = counted[static_cast<size_t>(shape.stage_of(l))];
     if (shape.is_moe[static_cast<size_t>(l)] == 0 || std::exchange(once, uint8_t{1}) != 0) continue;
-    for (const int home : layer_seats(shape, l, {})) ++works[static_cast<size_t>(home)].experts;
+    for (int64_t e = 0; e < shape.num_experts; ++e) {
+      for (int copy = 0; copy < shape.copies.count; ++copy) {
+        ++works[static_cast<size_t>(shape.seat_of(shape.expert(l, e), copy))].experts;
+      }
+    }
   }
   return works;
 }

@@ -37,13 +37,13 @@ std::string joined(const std::vector<std::string>& texts) {
   return all;
 }
 
-// Devices of the first stage.
+// Devices of a copy of the first stage.
 int64_t attending(const RunSetup& setup) {
   const std::vector<int>& all = setup.size.shard_device;
   const auto shards = std::min(std::ssize(all), std::ptrdiff_t{setup.size.sums.shards});
   std::vector<int> devices(all.begin(), all.begin() + shards);
   std::sort(devices.begin(), devices.end());
-  return std::unique(devices.begin(), devices.end()) - devices.begin();
+  return div_ceil(std::unique(devices.begin(), devices.end()) - devices.begin(), setup.copies);
 }
 
 MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
@@ -134,8 +134,8 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
                   RunSetup& setup) {
   if (!is_open(config) || model.num_experts == 0) return;
   OpenZebra open;
-  open.most_attending =
-      std::min<int64_t>(setup.size.sums.shards, setup.num_devices() / setup.stages - 1);
+  const int64_t groups = int64_t{setup.stages} * setup.copies;
+  open.most_attending = std::min<int64_t>(setup.size.sums.shards, setup.num_devices() / groups - 1);
   open.most_kept = most_kept_experts(model, setup);
   if (config.parallel.attention_devices > 0) open.attention_devices = attending(setup);
   const MachineSheet::Profile& profiled = machines.sheets.front()->profile;
@@ -183,14 +183,16 @@ void write_zebra(const RunShape& shape, RunConfig& config) {
   if (parallel.attention_devices == 0) {
     for (int stage = 0; stage < shape.stages.count; ++stage) {
       parallel.attention_devices =
-          std::max(parallel.attention_devices, std::ssize(shape.attending_devices(stage)));
+          std::max(parallel.attention_devices,
+                   div_ceil(std::ssize(shape.attending_devices(stage)), shape.copies.count));
     }
   }
   if (config.auto_offloaded()) {
     std::vector<int64_t> kept(static_cast<size_t>(shape.num_layers), 0);
-    for (const RecordShape& record : shape.records) {
-      if (record.expert >= 0)
-        kept[static_cast<size_t>(record.layer)] += shape.attends(record.device);
+    for (int64_t r = 0; r < std::ssize(shape.records); ++r) {
+      const RecordShape& record = shape.records[static_cast<size_t>(r)];
+      if (record.expert < 0) continue;
+      kept[static_cast<size_t>(record.layer)] += shape.attends(shape.seat_of(r, 0));
     }
     parallel.offloaded.clear();
     for (const int64_t experts : brief(std::move(kept))) {

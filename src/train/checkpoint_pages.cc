@@ -60,7 +60,7 @@ std::vector<PageSpec> specs_of(const RunShape& shape, const PageTable& pages,
     const bool of_expert =
         page.record < shape.records.size() && shape.records[page.record].expert >= 0;
     page.durable = page.durable && of_expert;
-    page.here = false;
+    page.here = page.copied = false;
   }
   for (const PageVersion& version : store.pages) {
     if (version.page >= specs.size()) continue;  // PageFile::open() says so

@@ -38,7 +38,7 @@ std::vector<int> homes_of(const RunCheckpoint& checkpoint, const RunShape& shape
     const int rank = shape.rank_of(record.device);
     homes.push_back(record.device);
     if (rank_of[r] == rank || rank_of[r] < 0) continue;
-    if (record.expert < 0) return {};
+    if (record.expert < 0 || shape.copies.several()) return {};
     left[{record.layer, rank}].push_back(record.device);
   }
   for (size_t r = 0; r < shape.records.size(); ++r) {

@@ -20,7 +20,8 @@ namespace pagoda {
 
 // [record] the homes by which each rank's store has just the pages that are at home there: those of
 // `shape`, but that experts of a layer may have exchanged them between ranks, as they do in a run
-// (exchange_homes()). Empty: there are none, since the run had other ranks or devices.
+// (exchange_homes()) without copies. Empty: there are none, since the run had other ranks or
+// devices.
 std::vector<int> homes_of(const RunCheckpoint& checkpoint, const RunShape& shape, int ranks);
 
 // Returns [store] the rank that reads it: the one that had it if it can, else the lowest that can.

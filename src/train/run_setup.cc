@@ -1,6 +1,7 @@
 #include "train/run_setup.h"
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "base/number_text.h"
@@ -41,6 +42,7 @@ RunSetup run_setup(const RunConfig& config) {
   setup.shares = config.parallel.shares;
   setup.stages = config.stages();
   setup.pipeline_order = config.parallel.order;
+  setup.copies = config.copies();
   setup.deal_attention(config.attention_devices(std::ssize(setup.devices)));
   setup.zebra = config.zebra();
   setup.size.pages_expert_sums = setup.size.sums.pages_expert_sums(setup.zebra || setup.stages > 1);
@@ -123,6 +125,12 @@ Status check_layers(const ModelShape& model, const RunSetup& setup) {
              "layers and %d devices; set %lld at most",
              setup.stages, (long long)model.num_layers(), setup.num_devices(), (long long)most));
   }
+  if (int64_t{setup.stages} * setup.copies > setup.num_devices()) {
+    return Status(Exit::kUsage,
+                  strf("parallel.copies = %d: each needs a device in each of %d stages, and there "
+                       "are %d devices; set fewer copies",
+                       setup.copies, setup.stages, setup.num_devices()));
+  }
   if (setup.adam.correction_speed > 0.0 && !model.router_correction) {
     return Status(Exit::kUsage,
                   "optim.correction_speed is above 0, and the model's routers have no "
@@ -162,21 +170,52 @@ Status check_ranks(const ModelShape& model, const RunSetup& setup) {
                      ranks, (long long)records, (long long)records));
 }
 
+namespace {
+
+// The devices of a copy of a stage.
+DeviceRange devices_of_copy(const RunSetup& setup, int stage, int copy) {
+  const DeviceRange of_stage = devices_of_stage(stage, setup.stages, setup.num_devices());
+  DeviceRange own = devices_of_stage(copy, setup.copies, of_stage.count);
+  own.first += of_stage.first;
+  return own;
+}
+
+// What a copy's devices that may attend do together.
+double attention_speed(std::vector<double> speeds, int64_t most, ShareKind shares) {
+  std::sort(speeds.rbegin(), speeds.rend());
+  speeds.resize(std::min(speeds.size(), static_cast<size_t>(most)));
+  if (shares == ShareKind::kUniform) return static_cast<double>(speeds.size());
+  return std::accumulate(speeds.begin(), speeds.end(), 0.0);
+}
+
+}  // namespace
+
+// Copies have shards in proportion to what those of their devices do that may attend.
 void RunSetup::deal_attention(int64_t most) {
   size.shard_device.clear();
   if (devices.size() == 1) return;
   for (int stage = 0; stage < stages; ++stage) {
-    const DeviceRange own = devices_of_stage(stage, stages, num_devices());
-    std::vector<double> speeds;
-    std::vector<int> ranks;
-    for (int d = own.first; d < own.end(); ++d) {
-      const DeviceSetup& device = devices[static_cast<size_t>(d)];
-      speeds.push_back(device.attention_speed());
-      ranks.push_back(device.rank);
+    std::vector<std::vector<double>> speeds;  // [copy][device]
+    std::vector<std::vector<int>> ranks;
+    std::vector<double> of_copy;
+    for (int copy = 0; copy < copies; ++copy) {
+      const DeviceRange own = devices_of_copy(*this, stage, copy);
+      if (own.count == 0) return size.shard_device.clear();  // refused by check_layers()
+      std::vector<double>& of_devices = speeds.emplace_back();
+      std::vector<int>& their_ranks = ranks.emplace_back();
+      for (int d = own.first; d < own.end(); ++d) {
+        of_devices.push_back(devices[static_cast<size_t>(d)].attention_speed());
+        their_ranks.push_back(devices[static_cast<size_t>(d)].rank);
+      }
+      of_copy.push_back(pagoda::attention_speed(of_devices, most, shares));
     }
-    if (own.count == 0) return size.shard_device.clear();  // refused by check_layers()
-    for (const int d : deal_shards(size.sums.shards, speeds, most, shares, ranks)) {
-      size.shard_device.push_back(own.first + d);
+    const std::vector<int> dealt = deal(size.sums.shards, of_copy);
+    for (int copy = 0; copy < copies; ++copy) {
+      const auto c = static_cast<size_t>(copy);
+      const int64_t own = std::count(dealt.begin(), dealt.end(), copy);
+      for (const int d : deal_shards(own, speeds[c], most, shares, ranks[c])) {
+        size.shard_device.push_back(devices_of_copy(*this, stage, copy).first + d);
+      }
     }
   }
 }
@@ -188,7 +227,7 @@ void RunSetup::deal_text(int64_t microbatches, int64_t most) {
     const int64_t room = most * std::max<int64_t>(1, kTextMicrobatches / most);
     size.microbatches = div_ceil(microbatches, div_ceil(microbatches, room));
   }
-  size.sums = {1, size.microbatches, 1};
+  size.sums = {1, size.microbatches, copies > 1 ? size.microbatches : 1};
   deal_attention(most);
 }
 
@@ -212,7 +251,7 @@ void RunSetup::deal_sequences(int64_t sequences, int64_t most) {
   }
   size.cache.sequences = *std::max_element(count.begin(), count.end());
   size.microbatches = std::ssize(attending);
-  size.sums = {1, size.microbatches, 1};
+  size.sums = {1, size.microbatches, copies > 1 ? size.microbatches : 1};
   size.shard_device = devices.size() > 1 ? attending : std::vector<int>();
 }
 
@@ -228,18 +267,20 @@ std::vector<int> part_homes(const ModelShape& model, const RunSetup& setup) {
   return homes;
 }
 
-// [expert] the device of each of a layer's experts.
-std::vector<int> expert_homes(const ModelShape& model, const RunSetup& setup,
-                              const RunShape& shape, int64_t layer) {
+// [expert] the device of each of a layer's experts in a copy.
+std::vector<int> expert_seats(const ModelShape& model, const RunSetup& setup, const RunShape& shape,
+                              int64_t layer, int copy) {
   const int64_t experts = model.num_experts;
   if (model.parts.count() > 1) return part_homes(model, setup);
-  // Those of the layer's stage: that have experts, and that have what is left to them.
+  // Those of the copy: that have experts, and that have what is left to them.
   std::vector<int> devices[2];
-  for (int d = 0; d < setup.num_devices(); ++d) {
-    if (shape.stages.of_device(d) != shape.stage_of(layer)) continue;
+  const DeviceRange own = devices_of_copy(setup, shape.stage_of(layer), copy);
+  for (int d = own.first; d < own.end(); ++d) {
     devices[setup.zebra && shape.attends(d)].push_back(d);
   }
-  const int64_t left = setup.zebra ? std::min(setup.offloaded_of(layer), experts) : 0;
+  // All of a copy's devices may attend in a pass over a text, and none of them without a shard.
+  if (devices[0].empty()) std::swap(devices[0], devices[1]);
+  const int64_t left = devices[1].empty() ? 0 : std::min(setup.offloaded_of(layer), experts);
   std::vector<int> dealt[2];
   for (int kept = 0; kept < 2; ++kept) {
     std::vector<double> speeds;
@@ -255,6 +296,17 @@ std::vector<int> expert_homes(const ModelShape& model, const RunSetup& setup,
   // What is left comes last: sums over a token's experts have their order, and none waits for it.
   dealt[0].insert(dealt[0].end(), dealt[1].begin(), dealt[1].end());
   return std::move(dealt[0]);
+}
+
+// [device] its copy
+std::vector<int> copy_of_devices(const RunSetup& setup, const Stages& stages) {
+  std::vector<int> copies;
+  for (int d = 0; d < setup.num_devices(); ++d) {
+    int copy = 0;
+    while (!devices_of_copy(setup, stages.of_device(d), copy).contains(d)) ++copy;
+    copies.push_back(copy);
+  }
+  return copies;
 }
 
 // Layers go round those of their stage that attend.
@@ -281,6 +333,38 @@ int64_t most_rows(const RunShape& shape) {
   return rows + shape.num_experts * shape.sums.expert_shards * shape.row_block;
 }
 
+// Adds records, with their homes, and where copies of experts are.
+void add_records(const ModelShape& model, const RunSetup& setup, RunShape& shape) {
+  ExpertCopies copies{setup.copies, copy_of_devices(setup, shape.stages)};
+  copies.seats.resize(static_cast<size_t>(setup.copies));
+  std::vector<std::vector<int>> seats(copies.seats.size());  // [copy][expert] of the layer
+  for (const ModelRecord& record : model_records(model)) {
+    if (record.kind == RecordKind::kLayer) {
+      shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
+      for (int copy = 0; copy < setup.copies; ++copy) {
+        seats[static_cast<size_t>(copy)] = expert_seats(model, setup, shape, record.layer, copy);
+      }
+    }
+    // Each copy has the homes of as many neighbours.
+    const auto e = static_cast<size_t>(std::max<int64_t>(record.expert, 0));
+    for (size_t copy = 0; copy < seats.size(); ++copy) {
+      copies.seats[copy].push_back(record.expert < 0 ? -1 : seats[copy][e]);
+    }
+    const size_t copy_of_home =
+        e * seats.size() / static_cast<size_t>(std::max<int64_t>(1, shape.num_experts));
+    const int device = record.expert < 0 ? dense_home(shape, record) : seats[copy_of_home][e];
+    const std::vector<int64_t>& trailing = setup.frozen.trailing;
+    const int64_t frozen = trailing.empty() ? 0 : trailing[shape.records.size()];
+    const StateLayout state(setup.adam.state, setup.size.dtype, record.num_elements - frozen);
+    const bool with_shared =
+        record.kind == RecordKind::kLayer && model.is_moe[static_cast<size_t>(record.layer)] != 0;
+    const int64_t shared = with_shared ? layer_parameters(model, record.layer).feed_forward : 0;
+    shape.records.push_back(
+        {record.num_elements, record.layer, record.expert, device, state.bytes, shared, frozen});
+  }
+  if (setup.copies > 1) shape.copies = std::move(copies);
+}
+
 }  // namespace
 
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
@@ -303,24 +387,8 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   for (const DeviceSetup& device : setup.devices) {
     speeds.push_back(setup.shares == ShareKind::kUniform ? 1 : device.seat_speed());
   }
-  std::vector<int> homes;  // [expert] of the layer
-  for (const ModelRecord& record : model_records(model)) {
-    if (record.kind == RecordKind::kLayer) {
-      shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
-      homes = expert_homes(model, setup, shape, record.layer);
-    }
-    const int device =
-        record.expert < 0 ? dense_home(shape, record) : homes[static_cast<size_t>(record.expert)];
-    const std::vector<int64_t>& trailing = setup.frozen.trailing;
-    const int64_t frozen = trailing.empty() ? 0 : trailing[shape.records.size()];
-    const StateLayout state(setup.adam.state, size.dtype, record.num_elements - frozen);
-    const bool with_shared =
-        record.kind == RecordKind::kLayer && model.is_moe[static_cast<size_t>(record.layer)] != 0;
-    const int64_t shared = with_shared ? layer_parameters(model, record.layer).feed_forward : 0;
-    shape.records.push_back(
-        {record.num_elements, record.layer, record.expert, device, state.bytes, shared, frozen});
-  }
-  for (size_t r = 0; r < setup.homes.size(); ++r) {
+  add_records(model, setup, shape);
+  for (size_t r = 0; r < setup.homes.size() && setup.copies == 1; ++r) {
     if (setup.homes[r] >= 0) shape.records[r].device = setup.homes[r];
   }
   shape.microbatches = size.microbatches;
@@ -336,10 +404,10 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   for (const DeviceSetup& device : setup.devices) {
     if (setup.devices.back().rank > 0) shape.device_rank.push_back(device.rank);
   }
-  // A layer that is uploaded whole, or by microbatch, or pinned, or in a pipeline, has its experts
-  // at home. So have parts of experts: each device has some of every expert.
+  // A layer that is uploaded whole, or by microbatch, or pinned, or in a pipeline, or in copies,
+  // has its experts at home. So have parts of experts: each device has some of every expert.
   const bool moves = setup.plan.same_blocks() && !setup.plan.whole_layers;
-  const bool together = !setup.zebra && setup.stages == 1;
+  const bool together = !setup.zebra && setup.stages == 1 && setup.copies == 1;
   const bool away =
       together && moves && setup.pinned_share == 0 && size.training && setup.num_devices() > 1;
   if (away && setup.seats_by_step && shape.expert_parts == 1) shape.seat_speeds = speeds;

@@ -45,6 +45,7 @@ struct RunSetup {
   int64_t kept_rows = 0;  // RunShape's
   int stages = 1;  // RunShape's, and their order
   PipelineOrder pipeline_order = PipelineOrder::kBreadthFirst;
+  int copies = 1;                                // RunShape's
   std::shared_ptr<const ActionList> order = {};  // RunShape's
   // [layer], or one for all: experts that zebra leaves where attention is.
   std::vector<int64_t> offloaded = {0};
@@ -63,8 +64,8 @@ struct RunSetup {
     return std::span(devices).subspan(static_cast<size_t>(own_devices().first),
                                       static_cast<size_t>(own_devices().count));
   }
-  // The `most` of each stage that are the fastest at attention attend, each to its share of the
-  // shards.
+  // The `most` of each copy of each stage that are the fastest at attention attend, each to its
+  // share of the shards.
   void deal_attention(int64_t most);
   // Deals a setup that only runs forward, whose bits do not follow from who computes what. A pass
   // over a text of `microbatches` takes several of them, as many as keep the `most` devices that
@@ -79,9 +80,9 @@ struct RunSetup {
   }
 };
 
-// kUsage if the setup has numbers for other layers than the model's, more stages than these or than
-// devices, moves corrections that its routers have not, or has lags that would have the model's
-// last layer wait for itself.
+// kUsage if the setup has numbers for other layers than the model's, more stages than these, more
+// stages and copies than devices, moves corrections that its routers have not, or has lags that
+// would have the model's last layer wait for itself.
 Status check_layers(const ModelShape& model, const RunSetup& setup);
 
 // Sets what train.freeze names of the model. Returns the errors of freeze_tensors().
@@ -101,9 +102,9 @@ RunSetup run_setup(const RunConfig& config);
 Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup);
 
 // Experts go to the devices of their layer's stage by their shares, in zebra to those that do not
-// attend but for `offloaded` of each layer, dense layers round those of the stage that attend; the
-// embedding and the head are the first one's of their stage. REQUIRES: check_model(model),
-// check_layers().
+// attend but for `offloaded` of each layer, in each copy to its own; dense layers go round those of
+// the stage that attend; the embedding and the head are the first one's of their stage. REQUIRES:
+// check_model(model), check_layers().
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
 
 // Row blocks of experts that go together on devices with this budget. `shape` may be a part of

@@ -21,7 +21,8 @@ std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages) 
     const bool of_expert =
         i < 2 * std::ssize(shape.records) && shape.records[static_cast<size_t>(i / 2)].expert >= 0;
     const bool durable = of_expert ? is_durable(shape, static_cast<PageId>(i)) : page.durable;
-    specs.push_back({page.bytes, page.record, durable, here, i >= pages.num_common()});
+    const bool copied = here && durable && !page.durable;  // of an expert that is at home elsewhere
+    specs.push_back({page.bytes, page.record, durable, here, i >= pages.num_common(), copied});
   }
   return specs;
 }

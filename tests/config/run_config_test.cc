@@ -103,6 +103,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "parallel.lags",
                                              "parallel.kept_rows",
                                              "parallel.stages",
+                                             "parallel.copies",
                                              "parallel.order",
                                              "parallel.exchange",
                                              "parallel.shares",
@@ -419,6 +420,32 @@ TEST(RunConfig, ZebraInStagesNeedsBothKindsInEach) {
   config.parallel.stages = 3;
   EXPECT_EQ(config.validate().code(), Exit::kUsage);
   EXPECT_NE(config.validate().message().find("parallel.stages"), std::string::npos);
+}
+
+TEST(RunConfig, CopiesNeedTheirDevicesAndSums) {
+  RunConfig config = complete_config();
+  config.train.devices = {"cpu*4"};
+  config.parallel.copies = 2;
+  EXPECT_EQ(config.validate().code(), Exit::kMismatch);
+  EXPECT_NE(config.validate().message().find("train.expert_shards"), std::string::npos);
+  config.train.expert_shards = config.sums().shards;
+  ASSERT_GE(config.sums().shards, 2);
+  EXPECT_TRUE(config.validate().ok()) << config.validate().message();
+  config.parallel.copies = 5;
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.parallel.copies = 2;
+  config.parallel.sharing = Sharing::kData;
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.parallel.sharing = Sharing::kAuto;
+  config.parallel.migrate_steps = 10;
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.parallel.migrate_steps = 0;
+  config.memory.pin = "50%";
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.memory.pin = "auto";
+  config.parallel.layout = LayoutKind::kPipeline;
+  config.parallel.stages = 3;
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
 }
 
 TEST(RunConfig, DerivedValues) {

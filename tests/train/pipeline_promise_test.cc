@@ -35,6 +35,7 @@ struct PipelineRow {
   bool resumed = false;
   int64_t expert_shards = 1;
   double correction_speed = 0;
+  int64_t copies = 1;
 };
 
 const PipelineRow kRows[] = {
@@ -84,6 +85,20 @@ const PipelineRow kRows[] = {
      .resumed = true,
      .correction_speed = 0.01},
     {.what = "resumed", .order = kGpipe, .devices = "cpu*3", .resumed = true},
+    {.what = "two stages of two copies", .devices = "cpu*4", .expert_shards = 3, .copies = 2},
+    {.what = "two stages of two copies, two and one, 1f1b",
+     .order = kAlternate,
+     .devices = "cpu*6",
+     .changes = kShared,
+     .resumed = true,
+     .expert_shards = 3,
+     .copies = 2},
+    {.what = "copies alone, ample",
+     .stages = 1,
+     .devices = "cpu*3",
+     .budget = Budget::kAmple,
+     .expert_shards = 3,
+     .copies = 3},
 };
 
 class PipelinePromise : public testing::TestWithParam<PipelineRow> {};
@@ -97,6 +112,7 @@ TEST_P(PipelinePromise, EveryRunGivesTheHashOfOneDevice) {
   config.parallel.layout = LayoutKind::kPipeline;
   config.parallel.stages = row.stages;
   config.parallel.order = row.order;
+  config.parallel.copies = row.copies;
   config.train.devices = {row.devices};
   config.plan = row.plan;
   ASSERT_TRUE(config.validate().ok()) << config.validate().message();

@@ -277,6 +277,26 @@ TEST(PredictedBytes, AreThoseCountedInPipelines) {
   }
 }
 
+// Experts that two groups of devices have, of equal size and not.
+TEST(PredictedBytes, AreThoseCountedWithCopies) {
+  for (const char* devices : {"cpu*4", "cpu*5"}) {
+    for (const LayoutKind layout : {LayoutKind::kZebra, LayoutKind::kExperts}) {
+      TinyRun run;
+      run.config().train.micro_batch_tokens = run.config().data.sequence_len / 2;
+      run.config().data.sequence_len /= 2;
+      run.config().train.chunks = 2;
+      run.config().train.shards = run.config().train.expert_shards = 2;
+      run.config().train.devices = {devices};
+      run.config().parallel.layout = layout;
+      run.config().parallel.copies = 2;
+      run.config().optim.untouched = UntouchedKind::kSkip;
+      run.use_minimum_budgets();
+      EXPECT_GT(expect_predicted(run.config()).fetch.moves, 0);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 TEST(PredictedBytes, AreThoseCountedWithPinnedExperts) {
   TinyRun run;
   run.use_minimum_budgets();

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
+#include <utility>
 
 #include "plan/step/replay.h"
 #include "tests/testing/plan/dry_run.h"
@@ -161,6 +163,49 @@ TEST(RanksBytes, AreThoseOfGuestsWeightsAndSums) {
   EXPECT_EQ(outcome.arrived.rows, 0);
   EXPECT_EQ(outcome.arrived.guest_weights, guests * 2 * kExpert * kValue);
   EXPECT_EQ(outcome.arrived.guest_sums, guests * kExpert * kFloat);
+  EXPECT_EQ(outcome.sha256(), run.sha256());
+}
+
+// Each rank has a copy of all experts: no row goes to another. Their weights do once, and again in
+// the second step where they have had an update; and the sum of the part of a rank that is not the
+// home. Dense records and routing are as in expect_row_bytes().
+TEST(RanksBytes, AreThoseOfCopiesWeightsAndSums) {
+  const Watchdog watchdog("ranks", std::chrono::seconds(300));
+  constexpr int64_t kExpert = 3 * 24 * 32, kValue = 2, kFloat = 4, kSteps = 2;
+  constexpr int64_t kMicrobatches = 4, kExperts = 24, kMoeLayers = 2;
+  RankedRun run(ClipKind::kGlobal, DType::kBF16, kTinyConfig, 32, kSteps, Sharing::kData);
+  run.tiny().config().parallel.sharing = Sharing::kRows;
+  run.tiny().config().parallel.copies = 2;
+  RankedCase c{2, 1, true};
+  int64_t sums = 0, elements = 0;
+  std::set<std::pair<size_t, size_t>> updated;  // [layer, expert]
+  c.stepped = [&](Session& session, const StepResult& step) {
+    if (session.shape().rank != 0) return;
+    for (size_t l = 0; l < step.routing[0].size(); ++l) {
+      for (size_t e = 0; e < step.routing[0][l].size(); ++e) {
+        const auto rows_of = [&](size_t rank) {
+          return step.routing[2 * rank][l][e] + step.routing[2 * rank + 1][l][e];
+        };
+        sums += rows_of(e < kExperts / 2 ? 1 : 0) > 0;
+        if (rows_of(0) + rows_of(1) > 0) updated.insert({l, e});
+      }
+    }
+    elements = 0;
+    for (const RecordSpec& record : session.table().records) {
+      elements += record.kind == RecordKind::kExpert ? 0 : record.num_elements;
+    }
+  };
+  const RankedOutcome outcome = run.on(c);
+  expect_alike(outcome);
+  ASSERT_GT(sums, 0);
+  EXPECT_EQ(outcome.arrived.rows, 0);
+  EXPECT_EQ(outcome.arrived.guest_weights, 0);
+  EXPECT_EQ(outcome.arrived.guest_sums, sums * kExpert * kFloat);
+  const int64_t weights = kMoeLayers * kExperts + std::ssize(updated);
+  EXPECT_EQ(outcome.arrived.other_bytes,
+            kSteps * (elements * (kValue + kFloat) +
+                      kMicrobatches * kMoeLayers * (kExperts * (kFloat + 8) + 8)) +
+                weights * kExpert * kValue + sums * kExpert * kFloat);
   EXPECT_EQ(outcome.sha256(), run.sha256());
 }
 

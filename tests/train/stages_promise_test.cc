@@ -1,9 +1,10 @@
 // The root promise over meshes of stages, devices and ranks: a run file's chunks and shards have
 // one hash on however many stages of however many devices, all alike or in zebra some that attend
-// and others with the experts, as one process or as ranks, in each order and exchange, with budgets
-// of which some page and some do not, with transfers that are late, and resumed on the same mesh,
-// on another number of stages, or on other ranks. What a run exports at its end has the weights of
-// one device's export, and its loss on held-out text. Rows have every pair of these; started with
+// and others with the experts, in one copy or two, as one process or as ranks, in each order and
+// exchange, with budgets of which some page and some do not, with transfers that are late, and
+// resumed on the same mesh, on another number of stages, or on other ranks. What a run exports at
+// its end has the weights of one device's export, and its loss on held-out text. Rows have every
+// pair of these; started with
 // --full-product, the program runs every combination.
 #include <gtest/gtest.h>
 
@@ -36,8 +37,9 @@ enum Factor {
   kTied,
   kExchange,
   kZebra,
+  kCopies,
 };
-const Levels kCounts = {4, 4, 3, 4, 3, 4, 2, 2, 2, 3, 2};
+const Levels kCounts = {4, 4, 3, 4, 3, 4, 2, 2, 2, 3, 2, 2};
 enum Division { kOneRank, kRankPerStage, kRankPerTwoDevices, kRankPerDevice, kDivisions };
 constexpr ExchangeSetting kExchanges[] = {ExchangeSetting::kAuto, ExchangeSetting::kRounds,
                                           ExchangeSetting::kHalo};
@@ -47,8 +49,9 @@ enum Later { kNotResumed, kResumed, kOtherStages, kOtherRanks };
 struct Mesh {
   int stages = 1, each = 1, order = 0, division = kOneRank, exchange = 0;
   bool zebra = false;
+  int copies = 1;
   bool is_valid() const {
-    if (zebra && each == 1) return false;
+    if (each < (zebra ? 2 : 1) * copies) return false;
     if (division == kOneRank) return true;
     if (division == kRankPerDevice && each == 1) return false;  // a rank for each stage
     if (division == kRankPerTwoDevices && each != 4) return false;
@@ -68,22 +71,23 @@ struct Mesh {
     }
   }
   std::string text() const {
-    return strf("%d stages of %d, order %d, exchange %d, %s, on %d ranks", stages, each, order,
-                exchange, zebra ? "zebra" : "all alike", ranks());
+    return strf("%d stages of %d, order %d, exchange %d, %s, %d copies, on %d ranks", stages, each,
+                order, exchange, zebra ? "zebra" : "all alike", copies, ranks());
   }
 };
 
 Mesh mesh_of(const Levels& row) {
-  return {row[kStages] + 1, row[kEach] + 1, row[kOrder],
-          row[kDivision],   row[kExchange], row[kZebra] == 1};
+  return {row[kStages] + 1, row[kEach] + 1,   row[kOrder],     row[kDivision],
+          row[kExchange],   row[kZebra] == 1, row[kCopies] + 1};
 }
 
 // Where a run goes on that began on the mesh.
-Mesh later_mesh(Mesh mesh, int later) {
+Mesh later_mesh(Mesh mesh, int later, bool by_shards) {
   if (later == kOtherStages) {
     mesh.stages = mesh.stages % 4 + 1;
     mesh.order = (mesh.order + 1) % 3;
-    mesh.zebra = !mesh.zebra && mesh.each > 1;
+    mesh.zebra = !mesh.zebra && mesh.each >= 2 * mesh.copies;
+    if (by_shards && mesh.each == 4) mesh.copies = 3 - mesh.copies;
     if (!mesh.is_valid()) mesh.division = kOneRank;
   } else if (later == kOtherRanks) {
     do {
@@ -95,11 +99,14 @@ Mesh later_mesh(Mesh mesh, int later) {
 
 bool is_valid(const Levels& row) {
   const Mesh mesh = mesh_of(row);
+  const bool by_shards = row[kExpertShards] == 1;
   if (mesh.stages == 1 && row[kOrder] > 0) return false;
+  if (mesh.copies > 1 && !by_shards) return false;
   // Two nodes of two devices, wherever it matters.
   if (row[kExchange] > 0 && mesh.division != kRankPerTwoDevices) return false;
   if (!mesh.is_valid()) return false;
-  if (row[kLater] == kOtherRanks && later_mesh(mesh, kOtherRanks).ranks() == mesh.ranks()) {
+  if (row[kLater] == kOtherRanks &&
+      later_mesh(mesh, kOtherRanks, by_shards).ranks() == mesh.ranks()) {
     return false;
   }
   return row[kBudget] != kSmallestButOne || mesh.ranks() > 1;
@@ -197,6 +204,7 @@ void run_leg(Runs& runs, const Mesh& mesh, RunLeg leg, int budget) {
   leg.configure = [&](RunConfig& config, int) {
     config.parallel.layout = mesh.zebra ? LayoutKind::kZebra : LayoutKind::kPipeline;
     config.parallel.stages = mesh.stages;
+    config.parallel.copies = mesh.copies;
     config.parallel.order = static_cast<PipelineOrder>(mesh.order);
     config.parallel.exchange = kExchanges[mesh.exchange];
   };
@@ -222,7 +230,8 @@ void expect_promise(const Levels& row, uint64_t number) {
     leg.until = kSteps;
     leg.seed = 2 * number + 2;
     leg.resume = true;
-    run_leg(runs, later_mesh(mesh, row[kLater]), leg, row[kBudget] == kAmple ? kSmallest : kAmple);
+    run_leg(runs, later_mesh(mesh, row[kLater], row[kExpertShards] == 1), leg,
+            row[kBudget] == kAmple ? kSmallest : kAmple);
   }
   if (!testing::Test::HasFailure()) runs.expect_promise();
 }

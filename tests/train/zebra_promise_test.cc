@@ -30,6 +30,7 @@ struct ZebraRow {
   const char* kept_rows = "0";
   int64_t stages = 1;
   PipelineOrder order = PipelineOrder::kBreadthFirst;
+  int64_t copies = 1;
 };
 
 constexpr PipelineOrder kGpipe = PipelineOrder::kGpipe;
@@ -195,25 +196,67 @@ const ZebraRow kRows[] = {
      .resumed = true,
      .kept_rows = "500",
      .stages = 2},
+    {.what = "two copies", .devices = "cpu*4", .expert_shards = 3, .copies = 2},
+    {.what = "two copies, ample, some experts stay, rows too",
+     .devices = "cpu*4",
+     .offloaded = {"5"},
+     .budget = Budget::kAmple,
+     .changes = kShared,
+     .expert_shards = 3,
+     .kept_rows = "100000",
+     .copies = 2},
+    {.what = "two copies of unlike sizes and speeds, middle",
+     .devices = "cpu/2:3,cpu,cpu,cpu/3:5,cpu",
+     .offloaded = {"2"},
+     .budget = Budget::kMiddle,
+     .changes = kTied,
+     .plan = {.group_blocks = 8},
+     .resumed = true,
+     .expert_shards = 3,
+     .copies = 2},
+    {.what = "three copies, updates in the backward",
+     .devices = "cpu*6",
+     .chunks = 2,
+     .shards = 6,
+     .clip = ClipKind::kPerExpert,
+     .expert_shards = 6,
+     .copies = 3},
+    {.what = "two stages of two copies, breadth first",
+     .devices = "cpu*8",
+     .changes = kFourMoe,
+     .expert_shards = 3,
+     .stages = 2,
+     .copies = 2},
+    {.what = "two stages of two copies, 1f1b, one with a device more",
+     .devices = "cpu*9",
+     .offloaded = {"3"},
+     .changes = kFourShared,
+     .plan = {.whole_layers = true},
+     .resumed = true,
+     .expert_shards = 3,
+     .kept_rows = "500",
+     .stages = 2,
+     .order = kAlternate,
+     .copies = 2},
 };
 
-// What devices have sent each other: those of one stage, and those of different ones.
+// What devices have sent each other: those of one group of a stage, and those of different ones.
 struct Sent {
   int64_t within = 0, between = 0;
 };
 Sent sent_in(const ZebraRow& row, const RunConfig& config, const Outcome& outcome) {
-  const auto stage_of = [&](int device) {
-    const auto stages = static_cast<int>(row.stages);
-    for (int stage = 0; stage < stages; ++stage) {
-      const DeviceRange own =
-          devices_of_stage(stage, stages, static_cast<int>(config.num_devices()));
-      if (own.contains(device)) return stage;
+  const auto group_of = [&](int device) {
+    const auto stages = static_cast<int>(row.stages), copies = static_cast<int>(row.copies);
+    for (int group = 0; group < stages * copies; ++group) {
+      const DeviceRange stage = devices_of_stage(group / copies, stages, config.num_devices());
+      const DeviceRange copy = devices_of_stage(group % copies, copies, stage.count);
+      if (copy.contains(device - stage.first)) return group;
     }
     return -1;
   };
   Sent sent;
   for (const auto& [pair, bytes] : outcome.sent_bytes) {
-    (stage_of(pair.first) == stage_of(pair.second) ? sent.within : sent.between) += bytes;
+    (group_of(pair.first) == group_of(pair.second) ? sent.within : sent.between) += bytes;
   }
   return sent;
 }
@@ -234,6 +277,7 @@ TEST_P(ZebraPromise, EveryRunGivesTheHashOfOneDevice) {
   config.parallel.kept_rows = row.kept_rows;
   config.parallel.stages = row.stages;
   config.parallel.order = row.order;
+  config.parallel.copies = row.copies;
   config.plan = row.plan;
   ASSERT_TRUE(config.validate().ok()) << config.validate().message();
   set_budgets(row.budget, *run);
@@ -244,7 +288,34 @@ TEST_P(ZebraPromise, EveryRunGivesTheHashOfOneDevice) {
   if (row.budget == Budget::kMinimum) expect_paged(outcome.paging);
   const Sent sent = sent_in(row, config, outcome);
   EXPECT_EQ(sent.within > 0, row.offloaded.front() != "24") << "no row has gone to an expert";
-  EXPECT_EQ(sent.between > 0, row.stages > 1);
+  EXPECT_EQ(sent.between > 0, row.stages * row.copies > 1);
+}
+
+// Nine devices, written out: stages of five and four, copies of three and two and of two and two.
+TEST(ZebraGroups, EachHasBothKindsAndAllExperts) {
+  const ZebraRow row{.what = "", .changes = kFourMoe, .expert_shards = 3};
+  const std::unique_ptr<TinyRun> run = run_of(row);
+  RunConfig& config = run->config();
+  config.parallel.layout = LayoutKind::kZebra;
+  config.parallel.offloaded = {"0"};
+  config.parallel.attention_devices = 1;
+  config.parallel.stages = config.parallel.copies = 2;
+  config.train.devices = {"cpu*9"};
+  const HfFolder folder = HfFolder::open(config.model.path).take();
+  const RunShape shape = make_run_shape(model_shape(folder.config()), session_options(config));
+  EXPECT_EQ(shape.stages.devices, (std::vector<int>{0, 0, 0, 0, 0, 1, 1, 1, 1}));
+  EXPECT_EQ(shape.copies.devices, (std::vector<int>{0, 0, 0, 1, 1, 0, 0, 1, 1}));
+  EXPECT_EQ(shape.shard_device, (std::vector<int>{0, 0, 3, 5, 5, 7}));
+  for (int64_t l = 0; l < 4; ++l) {
+    const bool first = shape.stage_of(l) == 0;
+    for (int64_t e = 0; e < 24; ++e) {
+      const int64_t record = shape.expert(l, e);
+      const int seats[] = {first ? 1 + static_cast<int>(e % 2) : 6, first ? 4 : 8};
+      EXPECT_EQ(shape.seat_of(record, 0), seats[0]) << l << " " << e;
+      EXPECT_EQ(shape.seat_of(record, 1), seats[1]) << l << " " << e;
+      EXPECT_EQ(shape.records[static_cast<size_t>(record)].device, seats[e < 12 ? 0 : 1]);
+    }
+  }
 }
 
 // Steps up to `end` over links that are late, each transfer by another time, on devices of which

@@ -106,7 +106,8 @@ std::vector<int64_t> brief_layers(const RunShape& shape) {
 Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order) {
   Coarseness c;
   const bool one_device = shape.devices == 1;
-  if (shape.num_experts > 0) {
+  // Copies have other seats.
+  if (shape.num_experts > 0 && !shape.copies.several()) {
     const int64_t at_home = experts_at_every_home(shape);
     const int64_t of_layer = std::max(1, shape.devices / shape.stages.count);
     c.experts = fewest_together(at_home, expert_records(shape), limits.expert_records,
@@ -168,6 +169,7 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
 }
 
 RunShape brief_shape(const RunShape& shape) {
+  if (shape.copies.several()) return shape;  // each has a seat for every record
   RunShape brief = shape;
   brief.in_place = false;  // the run's rows in place are of more microbatches
   brief.least_sums = PageTable::sum_pages(shape);

@@ -60,7 +60,7 @@ bool rounds_overlap(const RunShape& shape) { return shape.zebra && shape.rounds(
 int64_t most_for_overlap(const RunShape& shape) {
   if (rounds_overlap(shape)) return std::max<int64_t>(1, shape.most_round_blocks());
   const int64_t rows = shape.round_rows();
-  // A stage's devices share a layer.
+  // The devices of a copy share a layer, and its rows are a part of these.
   const int64_t devices = div_ceil(shape.devices, shape.stages.count);
   return std::max<int64_t>(1, div_ceil(rows, shape.row_block) / (kLeastGroups * devices));
 }

@@ -20,11 +20,12 @@ void hold_whole_layers(const RunShape& shape, const PageTable& pages,
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     std::vector<int32_t> experts(own.count, 0);
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
-      const int device = shape.records[shape.expert(l, e)].device - own.first;
-      if (device < 0 || device >= own.count) continue;
-      int32_t& held =
-          slots[pages.pages[pages.weights(shape.expert(l, e))].slot_class].device_slots[device];
-      held = std::max(held, ++experts[device]);
+      for (int device = 0; device < own.count; ++device) {
+        if (!shape.has_seat(own.first + device, shape.expert(l, e))) continue;
+        int32_t& held =
+            slots[pages.pages[pages.weights(shape.expert(l, e))].slot_class].device_slots[device];
+        held = std::max(held, ++experts[device]);
+      }
     }
   }
 }
@@ -60,8 +61,10 @@ std::vector<int64_t> most_experts(const RunShape& shape) {
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     if (!shape.is_moe[l]) continue;
     std::vector<int64_t> experts(most.size(), 0);
-    for (const int seat : layer_seats(shape, l, {})) {
-      if (own.contains(seat)) ++experts[static_cast<size_t>(seat - own.first)];
+    for (int64_t e = 0; e < shape.num_experts; ++e) {
+      for (int d = 0; d < own.count; ++d) {
+        if (shape.has_seat(own.first + d, shape.expert(l, e))) ++experts[static_cast<size_t>(d)];
+      }
     }
     const int64_t any = std::accumulate(experts.begin(), experts.end(), int64_t{0});
     for (size_t d = 0; d < most.size(); ++d) {
@@ -174,7 +177,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   });
   if (plan.shape().devices > 1) expect_rows(pages, used);
   // Whose guests experts are depends on their rows.
-  for (size_t c = 0; c < used.size() && plan.shape().has_guests(); ++c) {
+  for (size_t c = 0; c < used.size() && plan.shape().weights_travel(); ++c) {
     used[c] |= pages.classes[c].kind == PageKind::kGuestWeights ? 1 : 0;
   }
   if (plan.shape().options.whole_layers) hold_whole_layers(plan.shape(), pages, slots);

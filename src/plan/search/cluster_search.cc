@@ -47,7 +47,7 @@ const std::vector<StateChoice>& state_choices() {
 }
 
 bool Strategy::runs() const {
-  if (mesh.data > 1 || sharing != ExpertSharing::kRows) return false;
+  if (sharing != ExpertSharing::kRows) return false;
   if (kind == StrategyKind::kZebra) return send_again && (mesh.pipeline == 1 || microbatches == 2);
   return kind == StrategyKind::kExpertParallel;
 }

@@ -63,8 +63,8 @@ struct Strategy {
   std::vector<int32_t> offloaded;  // [layers]
   Lags lags;
 
-  // Whether a run executes it: no copies of the model, rows exchanged, and sent again for the
-  // backward; in stages with two microbatches in a chunk.
+  // Whether a run executes it: rows exchanged, and sent again for the backward; in stages with two
+  // microbatches in a chunk.
   bool runs() const;
   std::string text() const;  // "zebra, 2 groups of 3 + 3 devices (PP 1 x DP 2), ..."
 };

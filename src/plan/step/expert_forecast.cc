@@ -41,7 +41,8 @@ std::vector<ExpertUse> ExpertForecast::expected(const RunShape& shape, int64_t l
     }
     const int64_t record = shape.expert(layer, e);
     for (const int device : devices) {
-      if (shape.rank_of(device) != shape.home_rank(record)) continue;  // it is no page there
+      const bool at_home = shape.rank_of(device) == shape.home_rank(record);
+      if (!at_home && !shape.is_copied(record)) continue;  // it is no page there
       if (room[static_cast<size_t>(device)]-- > 0) uses.push_back({record, device});
     }
   }

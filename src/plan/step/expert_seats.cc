@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/check.h"
 
 namespace pagoda {
 namespace {
@@ -206,10 +207,34 @@ bool is_guest(const RunShape& shape, int64_t record, int64_t rows) {
   return rows * travelling_row_bytes(shape) > travelling_weight_bytes(shape, record);
 }
 
+LayerSeats seats_in_copies(const RunShape& shape, int64_t layer, Microbatches microbatches) {
+  LayerSeats seats{layer_seats(shape, layer, {}), {}};
+  const int64_t shards = shape.sums.expert_shards;
+  std::vector<int> copies(static_cast<size_t>(shards), -1);  // [shard]
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+    const int64_t shard = shape.sums.cell(b, shape.microbatches) % shards;
+    int& copy = copies[static_cast<size_t>(shard)];
+    const int own = shape.copies.of_device(shape.attending(layer, b));
+    CHECK(copy < 0 || copy == own, "two copies have rows of a sum");
+    copy = own;
+  }
+  seats.guests.assign(static_cast<size_t>(shape.num_experts * shards), -1);
+  for (int64_t e = 0; e < shape.num_experts; ++e) {
+    for (int64_t shard = 0; shard < shards; ++shard) {
+      const int copy = copies[static_cast<size_t>(shard)];
+      if (copy < 0) continue;
+      const int device = shape.seat_of(shape.expert(layer, e), copy);
+      if (device != seats.seat(e)) seats.guests[LayerSeats::place(e, shard, shards)] = device;
+    }
+  }
+  return seats;
+}
+
 }  // namespace
 
 LayerSeats layer_seats(const RunShape& shape, int64_t layer, Microbatches microbatches,
                        const LayerRouting& routing) {
+  if (shape.copies.several()) return seats_in_copies(shape, layer, microbatches);
   Rows rows = tokens_per_expert(routing);
   if (!shape.has_guests()) return {layer_seats(shape, layer, rows), {}};
   const int64_t shards = shape.sums.expert_shards;

@@ -11,6 +11,9 @@
 // whichever has fewer bytes: bf16 weights of 3 d f elements have 24 d f, a row 10 d + 8, so that
 // they travel for more than about 2.4 f rows of an expert and a device.
 //
+// Where there are copies of all experts (plan/step/stages.h), an expert is a guest of each
+// group but its home's, for the shards that the group attends to.
+//
 // RunShape::exchange is the order of rows only (plan/rounds/exchange_order.h). A guest's rows stay
 // where they are, so no parcel has them: messages of HALO and Aurora's rounds carry the other rows
 // of a wave, if there are any. Weights and parts of gradients go straight from device to device,

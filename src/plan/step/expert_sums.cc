@@ -31,7 +31,8 @@ ExpertSums::Expert& ExpertSums::of(int64_t expert) {
 // The page that the device has for a buffer of the plan; it takes one if it has none.
 PageId ExpertSums::page(int64_t expert, int device, int64_t buffer) {
   if (shape_.rounds() > 1) {
-    const int64_t first = pages_.first_expert_sum(shape_.expert(layer_, expert));
+    const int64_t first =
+        pages_.first_expert_sum(shape_.expert(layer_, expert), shape_.copies.of_device(device));
     return pages_.expert_sum(device, first + buffer);
   }
   const auto [at, is_new] = of(expert).taken.try_emplace({device, buffer});

@@ -23,21 +23,17 @@ int64_t layer_sets(const RunShape& shape) {
   return shared ? 2 : 1;
 }
 
-// [device] the most experts that have their home there: of a layer, or of all whose sums wait side
-// by side.
-std::vector<int64_t> experts_at_home(const RunShape& shape) {
-  std::vector<int64_t> most(static_cast<size_t>(shape.devices), 0);
-  if (shape.stages.chunk_by_chunk()) {
-    for (const RecordShape& record : shape.records) {
-      if (record.expert >= 0) ++most[static_cast<size_t>(record.device)];
-    }
-    return most;
-  }
+// [device] the most experts that have their home or a copy there: of a layer, or of all whose sums
+// wait side by side.
+std::vector<int64_t> experts_there(const RunShape& shape) {
+  std::vector<int64_t> most(static_cast<size_t>(shape.devices), 0), count = most;
   for (int64_t l = 0; l < shape.num_layers; ++l) {
-    std::vector<int64_t> count(most.size(), 0);
+    if (!shape.stages.chunk_by_chunk()) std::fill(count.begin(), count.end(), 0);
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
-      const auto device = static_cast<size_t>(shape.records[shape.expert(l, e)].device);
-      most[device] = std::max(most[device], ++count[device]);
+      for (int copy = 0; copy < shape.copies.count; ++copy) {
+        const auto device = static_cast<size_t>(shape.seat_of(shape.expert(l, e), copy));
+        most[device] = std::max(most[device], ++count[device]);
+      }
     }
   }
   return most;
@@ -67,7 +63,8 @@ int64_t boundaries(const RunShape& shape) {
 
 // Whether rows of tokens that one device attends to may be computed by the other.
 bool exchange(const RunShape& shape, int from, int seat) {
-  return from != seat && shape.stages.of_device(from) == shape.stages.of_device(seat);
+  return from != seat && shape.stages.of_device(from) == shape.stages.of_device(seat) &&
+         shape.copies.of_device(from) == shape.copies.of_device(seat);
 }
 
 int64_t exchanging_pairs(const RunShape& shape) {
@@ -78,7 +75,7 @@ int64_t exchanging_pairs(const RunShape& shape) {
   return count;
 }
 
-// The messages of HALO that a wave may have: its way, a device and another node, of the same stage.
+// The messages of HALO that a wave may have: its way, a device and another node, of the same copy.
 struct Message {
   RowsWay way = RowsWay::kToExperts;
   int from = 0, node = 0;
@@ -132,7 +129,7 @@ std::vector<int64_t> kept_pages(const RunShape& shape) {
 
 // [device] sums of experts' gradients that are pages
 std::vector<int64_t> expert_sums(const RunShape& shape) {
-  std::vector<int64_t> count = experts_at_home(shape);
+  std::vector<int64_t> count = experts_there(shape);
   const int64_t least = PageTable::expert_sum_pages(shape);
   for (int d = 0; d < shape.devices; ++d) {
     int64_t& pages = count[static_cast<size_t>(d)];
@@ -276,7 +273,7 @@ void PageTable::add_messages(const RunShape& shape) {
 }
 
 int64_t PageTable::guest_pages(const RunShape& shape) {
-  if (!shape.has_guests() || shape.ranks() == 1) return 0;
+  if (!shape.weights_travel() || shape.ranks() == 1) return 0;
   return waves_in_flight(shape.devices) * std::min(shape.group_blocks, shape.num_experts);
 }
 
@@ -339,15 +336,17 @@ void PageTable::add_expert_sums(const RunShape& shape) {
     }
   }
   if (shape.rounds() == 1) return;
-  expert_place_.assign(shape.records.size(), -1);
+  expert_place_.assign(static_cast<size_t>(shape.copies.count) * shape.records.size(), -1);
   std::vector<int64_t> next(static_cast<size_t>(shape.devices), 0);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     if (!shape.stages.chunk_by_chunk()) std::fill(next.begin(), next.end(), 0);
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
-      const auto record = static_cast<size_t>(shape.expert(l, e));
-      int64_t& place = next[static_cast<size_t>(shape.records[record].device)];
-      expert_place_[record] = place;
-      place += expert_sum_pages(shape);
+      const int64_t record = shape.expert(l, e);
+      for (int copy = 0; copy < shape.copies.count; ++copy) {
+        int64_t& place = next[static_cast<size_t>(shape.seat_of(record, copy))];
+        expert_place_[static_cast<size_t>(copy * num_records_ + record)] = place;
+        place += expert_sum_pages(shape);
+      }
     }
   }
 }
@@ -459,7 +458,7 @@ std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& 
     const PageTable::Class& of = pages.classes[page.slot_class];
     const bool of_training = of.kind == PageKind::kState || of.kind == PageKind::kGradient;
     if (of_training && shape.training && !shape.trains(page.record)) return false;
-    const bool copied = of.kind == PageKind::kWeights && !of.expert;
+    const bool copied = of.kind == PageKind::kWeights && shape.is_copied(page.record);
     return shape.is_home(page.record) ||
            (copied && shape.rank_computes_with(shape.rank, page.record));
   };
@@ -473,16 +472,16 @@ std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& 
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,
                         int device) {
   const PageTable::Class& info = pages.classes[slot_class];
-  const bool dense_weights = info.kind == PageKind::kWeights && !info.expert;
+  const bool weights = info.kind == PageKind::kWeights;
   int64_t count = 0;
   for (const PageTable::Page& page : pages.pages) {
     if (page.slot_class != slot_class) continue;
     if (page.device >= 0) {
       count += page.device == device;
-    } else if (dense_weights) {
+    } else if (weights && shape.is_copied(page.record)) {
       count += shape.computes_with(device, page.record);
     } else {
-      const bool guest = info.kind == PageKind::kWeights && shape.may_compute_any(device);
+      const bool guest = weights && shape.may_compute_any(device);
       const bool any_seat = info.expert && (guest || !shape.seat_speeds.empty());
       const int home = shape.records[page.record].device;
       count += home == device || (any_seat && shape.rank_of(home) == shape.rank_of(device));

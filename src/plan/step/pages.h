@@ -47,9 +47,9 @@
 //                          have pages of their own if shared experts are summed ahead of the rest,
 //                          and all layers of a stage if it works chunk by chunk
 // Where these go by chunks, or the sum of an expert by shards (SumShape::expert_shards):
-//   expert_sum(d, i)       fp32 elements of an expert, on its device; all layers share them, but
-//                          not in a stage that works chunk by chunk. By chunks each expert has its
-//                          own, first_expert_sum(r) and those behind it
+//   expert_sum(d, i)       fp32 elements of an expert, on each device that computes it; all layers
+//                          share them, but not in a stage that works chunk by chunk. By chunks each
+//                          expert has its own, first_expert_sum(r, c) in copy c and those behind it
 // Exchange pages and sums stay on the device that makes them: they have slots of their own, and
 // none in host or page file. Everything but weights and state is scratch: its content ends with the
 // process.
@@ -206,9 +206,9 @@ struct PageTable {
     return static_cast<PageId>(first_expert_sum_ + expert_sum_place_[static_cast<size_t>(device)] +
                                i);
   }
-  // REQUIRES: training by chunks.
-  int64_t first_expert_sum(int64_t record) const {
-    return expert_place_[static_cast<size_t>(record)];
+  // On the device that has it in the copy. REQUIRES: training by chunks.
+  int64_t first_expert_sum(int64_t record, int copy) const {
+    return expert_place_[static_cast<size_t>(copy * num_records_ + record)];
   }
   // REQUIRES: tied embeddings.
   PageId kept_sum() const { return static_cast<PageId>(pages.size() - 1); }
@@ -273,7 +273,7 @@ struct PageTable {
   std::vector<int64_t> sum_place_, layer_sum_place_;  // [device] its first sum among all
   int64_t sums_of_device_ = 0, layer_sets_ = 0;
   std::vector<int64_t> expert_sum_place_;  // [device] its first expert_sum among all
-  std::vector<int64_t> expert_place_;      // [record] first_expert_sum; -1: it has none
+  std::vector<int64_t> expert_place_;      // [copy][record] first_expert_sum; -1: it has none
   int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_of_stages_ = 0,
           first_leaving_ = 0, first_stage_buffer_ = 0, first_exchange_ = 0, first_parcel_ = 0,
           first_message_ = 0, first_guest_ = 0, first_kept_ = 0, first_sum_ = 0,

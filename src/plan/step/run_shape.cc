@@ -29,6 +29,7 @@ std::vector<int> RunShape::attending_devices() const { return distinct(shard_dev
 std::vector<int> RunShape::attending_devices(int stage) const { return distinct(shards_of(stage)); }
 
 bool RunShape::computes_with(int device, int64_t record) const {
+  if (records[static_cast<size_t>(record)].expert >= 0) return has_seat(device, record);
   if (!attends(device)) return false;
   if (!stages.several()) return true;
   const int stage = stages.of_device(device);
@@ -40,11 +41,12 @@ bool RunShape::computes_with(int device, int64_t record) const {
 
 bool RunShape::keeps_rows(int64_t layer, int device) const {
   if (kept_waves() == 0 || !is_moe[static_cast<size_t>(layer)]) return false;
-  const std::vector<int> attending = attending_devices(stage_of(layer));
+  std::vector<int> attending = attending_devices(stage_of(layer));
+  std::erase_if(attending, [&](int d) { return copies.of_device(d) != copies.of_device(device); });
   if (attending == std::vector<int>{device}) return false;  // none come from others
   if (may_compute_any(device)) return true;
   for (int64_t e = 0; e < num_experts; ++e) {
-    if (records[static_cast<size_t>(expert(layer, e))].device == device) return true;
+    if (has_seat(device, expert(layer, e))) return true;
   }
   return false;
 }
@@ -58,8 +60,9 @@ DeviceRange RunShape::devices_of(int rank) const {
 ExchangeNodes RunShape::exchange_nodes() const {
   std::vector<int> nodes;  // [device]
   for (int d = 0; d < devices; ++d) {
-    const bool same =
-        d > 0 && rank_of(d) == rank_of(d - 1) && stages.of_device(d) == stages.of_device(d - 1);
+    const bool same = d > 0 && rank_of(d) == rank_of(d - 1) &&
+                      stages.of_device(d) == stages.of_device(d - 1) &&
+                      copies.of_device(d) == copies.of_device(d - 1);
     nodes.push_back(d == 0 ? 0 : nodes.back() + (same ? 0 : 1));
   }
   return ExchangeNodes(std::move(nodes));
@@ -76,9 +79,12 @@ bool RunShape::rank_computes_with(int rank, int64_t record) const {
 int64_t RunShape::most_round_blocks() const {
   std::vector<int64_t> on_device(static_cast<size_t>(num_layers * devices), 0);
   int64_t most = 0;
-  for (const RecordShape& record : records) {
-    if (record.expert < 0) continue;
-    most = std::max(most, ++on_device[static_cast<size_t>(record.layer * devices + record.device)]);
+  for (int64_t r = 0; r < std::ssize(records); ++r) {
+    const RecordShape& record = records[static_cast<size_t>(r)];
+    for (int copy = 0; copy < copies.count && record.expert >= 0; ++copy) {
+      const int64_t at = record.layer * devices + seat_of(r, copy);
+      most = std::max(most, ++on_device[static_cast<size_t>(at)]);
+    }
   }
   return most > 0 ? most * div_ceil(div_ceil(round_rows(), num_experts), row_block) : 0;
 }

@@ -88,6 +88,9 @@ struct RunShape {
   std::shared_ptr<const std::vector<Action>> order = {};
   SumShape sums = {};
   Stages stages = {};  // of more than one, chunks follow each other through these too
+  // REQUIRES of more than one: SumShape::expert_shards above 1 in training and where there are
+  // shards, no seat_speeds, Sharing::kRows, and PlanOptions::same_blocks().
+  ExpertCopies copies = {};
   // [stage][shard] the device that attends to its microbatches in the stage's layers: it computes
   // everything but their experts. Empty: device 0 attends to all.
   std::vector<int> shard_device = {};
@@ -179,22 +182,38 @@ struct RunShape {
   // In their order; each has a copy of the dense weights that it uses.
   std::vector<int> attending_devices() const;
   std::vector<int> attending_devices(int stage) const;
-  // Whether the device computes with a dense record: one of its stage, of tied embeddings at both
-  // ends.
+  // The device that computes an expert in a copy.
+  int seat_of(int64_t record, int copy) const {
+    return copies.several() ? copies.seats[static_cast<size_t>(copy)][static_cast<size_t>(record)]
+                            : records[static_cast<size_t>(record)].device;
+  }
+  // Whether it has the expert in its copy.
+  bool has_seat(int device, int64_t record) const {
+    return seat_of(record, copies.of_device(device)) == device;
+  }
+  // Whether the record has copies of its weights beside its home's: a dense one with each device
+  // that computes with it, an expert if there are copies of all.
+  bool is_copied(int64_t record) const {
+    return records[static_cast<size_t>(record)].expert < 0 || copies.several();
+  }
+  // Whether the device computes with a record that is copied. A dense one is of its stage, of tied
+  // embeddings at both ends.
   bool computes_with(int device, int64_t record) const;
   bool attends(int device) const { return pagoda::attends(shard_device, device); }
   // Experts may be computed where their rows are, beside their seats.
-  bool has_guests() const { return sharing != Sharing::kRows; }
+  bool has_guests() const { return weights_travel() || copies.several(); }
+  // To rows, in place of these.
+  bool weights_travel() const { return sharing != Sharing::kRows; }
   // Whether routing may have the device compute any expert of its rank.
   bool may_compute_any(int device) const {
-    return !seat_speeds.empty() || (has_guests() && attends(device));
+    return !seat_speeds.empty() || (weights_travel() && attends(device));
   }
   int ranks() const { return device_rank.empty() ? 1 : device_rank.back() + 1; }
   int rank_of(int device) const {
     return device_rank.empty() ? 0 : device_rank[static_cast<size_t>(device)];
   }
   DeviceRange devices_of(int rank) const;
-  // Those of a stage exchange rows, and are on a node those of a rank.
+  // Those of a copy of a stage exchange rows, and are on a node those of a rank.
   ExchangeNodes exchange_nodes() const;
   DeviceRange own_devices() const { return devices_of(rank); }
   // The rank whose page file holds the record.

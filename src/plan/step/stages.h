@@ -51,6 +51,30 @@ struct Stages {
   int64_t most_layers(int64_t num_layers) const;
 };
 
+// Copies of a model's experts (data parallelism of groups of devices, as of HeterMoE's zebra
+// groups, 4.1, 5): the devices of each stage are divided into groups of neighbours, of equal size
+// or one device more or less, and each group has all experts of the stage's layers. A row is
+// computed in the group whose device attends to it, so no row leaves its group. What a group has to
+// do follows from the shards that its devices attend to.
+//
+// A copy is what a dense record has on each device that attends: weights alone. State and gradient
+// are at the home, one of the devices that compute the expert; groups have as many homes. Weights
+// travel from there to the other ranks once after each update (plan/step/weight_copies.h), and each
+// group's part of the gradient is a sum of its shards, of the tree of plan/sums/sum_shape.h. So a
+// device of another group is to the home what a guest is (plan/step/expert_seats.h).
+struct ExpertCopies {
+  int count = 1;
+  std::vector<int> devices = {};  // [device] its group among those of its stage; empty: the first
+  // [copy][record] the device of the group that computes the expert; -1: the record is none. Empty:
+  // there is one copy, and experts are at home.
+  std::vector<std::vector<int>> seats = {};
+
+  bool several() const { return count > 1; }
+  int of_device(int device) const {
+    return devices.empty() ? 0 : devices[static_cast<size_t>(device)];
+  }
+};
+
 // The devices of a stage: as many as of the others, or one more or less.
 DeviceRange devices_of_stage(int stage, int stages, int devices);
 

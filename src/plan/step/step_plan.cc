@@ -101,13 +101,23 @@ void StepPlan::adam(int64_t record, int64_t updates, bool has_gradient, TaskList
   tasks.push_back(t);
 }
 
+// The devices that compute with a record in a step, ascending. `seat`: of an expert.
+std::vector<int> StepPlan::users_of(int64_t record, int seat) const {
+  if (!shape_.is_copied(record)) return {seat};
+  std::vector<int> users;
+  for (int d = 0; d < shape_.devices; ++d) {
+    if (shape_.computes_with(d, record)) users.push_back(d);
+  }
+  return users;
+}
+
 void StepPlan::send_weights(int64_t record, const WeightCopies& copies, bool changed,
                             TaskList& tasks) const {
   const RecordShape& shape = shape_.records[record];
   int newest = -1;
-  for (const int device : attending_) {  // the first of each rank that computes with them
+  for (const int device : users_of(record, shape.device)) {  // the first of each rank
     const int rank = shape_.rank_of(device);
-    if (rank == newest || !shape_.computes_with(device, record)) continue;
+    if (rank == newest) continue;
     newest = rank;
     if (rank == shape_.home_rank(record) || (!changed && copies.is_good(record, rank))) continue;
     Task send = task(TaskKind::kSendPage, Phase::kOptimize, shape.layer, -1);
@@ -149,10 +159,7 @@ void StepPlan::prefetch(std::span<const ExpertUse> uses, TaskList& tasks) const 
 // the home's devices; an expert's is where its gradient was.
 void StepPlan::prefetch_updated(int64_t record, int seat, TaskList& tasks) const {
   if (options_.state_on_device || !shape_.options.prefetch) return;
-  const bool dense = shape_.records[record].expert < 0;
-  const std::vector<int> users = dense ? attending_ : std::vector<int>{seat};
-  for (const int device : users) {
-    if (dense && !shape_.computes_with(device, record)) continue;
+  for (const int device : users_of(record, seat)) {
     if (shape_.rank_of(device) != shape_.home_rank(record)) continue;
     tasks.push_back(
         weights_task(TaskKind::kPrefetch, Phase::kOptimize, record, device, Access::kPrefetch));
@@ -162,8 +169,9 @@ void StepPlan::prefetch_updated(int64_t record, int seat, TaskList& tasks) const
 void StepPlan::upload_layer(int64_t layer, Phase phase, TaskList& tasks) const {
   for (int64_t e = 0; e < shape_.num_experts; ++e) {
     const int64_t record = shape_.expert(layer, e);
-    tasks.push_back(weights_task(TaskKind::kUpload, phase, record, shape_.records[record].device,
-                                 Access::kRead));
+    for (const int device : users_of(record, shape_.records[record].device)) {
+      tasks.push_back(weights_task(TaskKind::kUpload, phase, record, device, Access::kRead));
+    }
   }
 }
 

@@ -56,8 +56,8 @@ class StepPlan {
   // Applies `updates` optimizer steps to one record. `has_gradient`: its gradient page waits to be
   // applied.
   void adam(int64_t record, int64_t updates, bool has_gradient, TaskList& tasks) const;
-  // Sends a dense record's weights from its home to the ranks that attend and have no good copy, or
-  // with `changed` to all that attend.
+  // Sends a copied record's weights from its home to the ranks that compute with them and have no
+  // good copy, or with `changed` to all of these.
   void send_weights(int64_t record, const WeightCopies& copies, bool changed,
                     TaskList& tasks) const;
   // Uploads the weights of experts ahead of their use.
@@ -187,6 +187,7 @@ class StepPlan {
   void add_sums(const SumPart& part, int64_t device, PageId to, PageId from, TaskList& tasks) const;
   Task backward_task(TaskKind kind, int64_t layer, int64_t microbatch, PageId saved,
                      bool last_use) const;
+  std::vector<int> users_of(int64_t record, int seat) const;
   void prefetch_updated(int64_t record, int seat, TaskList& tasks) const;
   void upload_layer(int64_t layer, Phase phase, TaskList& tasks) const;
   Task weights_task(TaskKind kind, Phase phase, int64_t record, int device, Access access) const;

@@ -56,7 +56,7 @@ void give_up_normed(size_t first_task, TaskList& tasks) {
 // pages by turns, which are as many as the experts of two waves can be.
 void StepPlan::bring_guests(const WavePlace& at, const ExpertWave& wave, GuestWeights& guests,
                             TaskList& tasks) const {
-  for (size_t d = 0; d < wave.size(); ++d) {
+  for (size_t d = 0; d < wave.size() && shape_.weights_travel(); ++d) {
     const auto device = static_cast<int>(d);
     for (const ExpertGroup::Block& block : wave[d].blocks) {
       const int64_t record = shape_.expert(at.layer, block.expert);

@@ -89,14 +89,14 @@ int64_t StepSchedule::records_of_layer(int64_t layer) const {
   return 1 + (plan_.shape().is_moe[layer] ? plan_.shape().num_experts : 0);
 }
 
-// Applies the record's update if it should not wait, and sends dense weights that others lack. True
-// if the host has updated it.
+// Applies the record's update if it should not wait, and sends copied weights that others lack.
+// True if the host has updated it.
 bool StepSchedule::apply_and_send(int64_t record, TaskList& tasks) const {
   const size_t before = tasks.size();
   if (updates_ != nullptr) apply_overdue(plan_, *updates_, record, record + 1, tasks);
   const bool updated = tasks.size() > before;
   const bool on_host = updated && tasks.back().on_host;
-  if (copies_ != nullptr && plan_.shape().records[record].expert < 0) {
+  if (copies_ != nullptr && plan_.shape().is_copied(record)) {
     plan_.send_weights(record, *copies_, updated, tasks);
   }
   return on_host;
@@ -174,7 +174,13 @@ void StepSchedule::experts(const Action& action, TaskList& tasks) {
   const LayerRouting routing = layer_routing(routing_, action.layer, action.microbatches);
   const std::vector<int64_t> tokens = pagoda::tokens_per_expert(routing);
   for (int64_t e = 0; e < shape.num_experts && updates_ != nullptr; ++e) {
-    if (tokens[e] > 0) apply(plan_, *updates_, shape.expert(action.layer, e), tasks);
+    const int64_t record = shape.expert(action.layer, e);
+    const size_t before = tasks.size();
+    if (tokens[e] > 0) apply(plan_, *updates_, record, tasks);
+    const bool changed = tasks.size() > before;
+    if (changed && copies_ != nullptr && shape.is_copied(record)) {
+      plan_.send_weights(record, *copies_, true, tasks);
+    }
   }
   plan_.forward_experts(action.layer, action.microbatches, routing, tasks, begin_experts(action));
 }

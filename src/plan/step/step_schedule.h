@@ -13,8 +13,8 @@
 // already, so that those weights leave the host before others take their room there. Pending
 // updates of the experts that routing chose are applied as soon as it is known.
 //
-// With several ranks the weights of dense records travel to those that attend at the same point,
-// behind their updates (plan/step/weight_copies.h).
+// With several ranks the weights of copied records travel to those that compute with them at that
+// point, behind their updates (plan/step/weight_copies.h).
 //
 // The caller accounts for all ranks' tasks of a piece in `updates` (kAdam applies them, kGradient
 // of an eager plan makes one pending) and in `copies` before it asks for the next piece. Pure: the

@@ -16,7 +16,7 @@ namespace pagoda {
 enum class TaskKind : uint8_t {
   kAdam,             // optimizer steps of one record, up to the newest
   kSendPage,         // weights leave their home's host memory for device `peer` of another rank
-  kReceivePage,      // ... and arrive there; a dense record's in that rank's host memory
+  kReceivePage,      // ... and arrive there; a copied record's in that rank's host memory
   kPrefetch,         // no work: its pages are uploaded ahead of use
   kUpload,           // no work: its pages are uploaded before later work of the device
   kEmbed,            // tokens -> layer_input(0)
@@ -67,7 +67,7 @@ struct Task {
   Lane lane = Lane::kCompute;
   uint8_t device = 0;      // the device whose lane runs it; on_host: any of the rank that does
   bool on_host = false;    // on a stream of the host: kAdam with its pages in host memory,
-                           // kSendPage, and kReceivePage of dense records
+                           // kSendPage, and kReceivePage of copied records
   bool first = false;      // the first block of an expert, or of its sum that is a page; or the
                            // first microbatch of a shard, whose gradients begin at zero
   bool last = false;       // the last block of an expert that has tokens: its gradient is complete

@@ -1,5 +1,5 @@
-// Tells which ranks have the newest weights of dense records. A dense record's weights and state
-// are pages of its home; the other ranks that attend compute with copies of the weights, which come
+// Tells which ranks have the newest weights of copied records (RunShape::is_copied). Their weights
+// and state are pages of the home; other ranks compute with copies of the weights, which come
 // from the home's host memory one layer ahead of their use (StepPlan::send_weights), behind the
 // record's update. A copy stays good until the next one, through forward, backward and evaluations
 // between steps. It may be evicted to the rank's page file like any scratch page.

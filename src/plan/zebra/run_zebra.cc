@@ -74,7 +74,11 @@ double RunTimes::of_microbatches(std::initializer_list<TaskKind> kinds, int devi
 }
 
 double RunTimes::of_experts(TaskKind kind, int device, int64_t experts) const {
-  const double of_expert = rows() * static_cast<double>(width_);
+  double of_expert = 0;  // of what its copy attends to
+  for (int d = 0; d < shape_.devices; ++d) {
+    const bool same = shape_.copies.of_device(d) == shape_.copies.of_device(device);
+    if (same) of_expert += rows() * static_cast<double>(attended_[static_cast<size_t>(d)]);
+  }
   const double blocks = std::ceil(of_expert / static_cast<double>(shape_.row_block));
   const double of_one = seconds(kind, device, 0) * blocks;
   return static_cast<double>(experts) *
@@ -85,7 +89,7 @@ double RunTimes::bytes_of(int device, bool experts, bool states) const {
   double bytes = 0;
   for (int64_t r = 0; r < std::ssize(shape_.records); ++r) {
     const RecordShape& record = shape_.records[static_cast<size_t>(r)];
-    const bool here = experts ? record.expert >= 0 && record.device == device
+    const bool here = experts ? record.expert >= 0 && shape_.has_seat(device, r)
                               : record.expert < 0 && shape_.computes_with(device, r);
     if (!here) continue;
     bytes += static_cast<double>(record.num_elements * shape_.dtype_bytes);
@@ -142,7 +146,8 @@ double RunTimes::transfer(const std::vector<int64_t>& experts, bool back, double
     for (int seat = 0; seat < shape_.devices; ++seat) {
       const double of_one = rows() * static_cast<double>(attended_[static_cast<size_t>(home)]);
       const double moved = of_one * static_cast<double>(experts[static_cast<size_t>(seat)]);
-      if (home == seat || moved == 0) continue;
+      const bool same = shape_.copies.of_device(home) == shape_.copies.of_device(seat);
+      if (home == seat || !same || moved == 0) continue;
       const int from = back ? seat : home, to = back ? home : seat;
       const double bytes = moved * row_bytes;
       sent_s[static_cast<size_t>(from)] +=
@@ -169,7 +174,9 @@ ChunkTimes RunTimes::of(int64_t layer) {
   const bool moe = shape_.is_moe[static_cast<size_t>(layer)] != 0;
   std::vector<int64_t> experts(static_cast<size_t>(shape_.devices), 0);
   for (int64_t e = 0; e < shape_.num_experts && moe; ++e) {
-    ++experts[static_cast<size_t>(shape_.records[shape_.expert(layer, e)].device)];
+    for (int copy = 0; copy < shape_.copies.count; ++copy) {
+      ++experts[static_cast<size_t>(shape_.seat_of(shape_.expert(layer, e), copy))];
+    }
   }
   ChunkTimes times;
   times.faster.attention = PassSeconds();
@@ -362,7 +369,9 @@ int64_t rows_to_keep(const RunShape& shape, const std::vector<WeightRoom>& rooms
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     std::vector<uint8_t> computes(rooms.size(), 0);
     for (int64_t e = 0; e < shape.num_experts && shape.is_moe[static_cast<size_t>(l)]; ++e) {
-      computes[static_cast<size_t>(shape.records[shape.expert(l, e)].device)] = 1;
+      for (int copy = 0; copy < shape.copies.count; ++copy) {
+        computes[static_cast<size_t>(shape.seat_of(shape.expert(l, e), copy))] = 1;
+      }
     }
     const auto rows = kPartOfGroup * static_cast<double>(shape.rounds() * kept);
     const auto row_bytes = static_cast<double>(shape.hidden_size * shape.dtype_bytes);

@@ -2,7 +2,7 @@
 // experts of each layer they keep (Asym-EA), and the lags. The clock of actions times candidates,
 // with the costs of the run's own devices; an expert whose weights do not stay on its device takes
 // as long as they come, if that is longer. Each stage has a clock, and as many devices that attend
-// as the others. No bit depends on the choice. Pure.
+// as the others, and so has each copy. No bit depends on the choice. Pure.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ int64_t rows_to_keep(const RunShape& shape, const std::vector<WeightRoom>& rooms
 std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>& is_moe);
 
 struct ZebraRun {
-  int64_t attention_devices = 1;   // of each stage
+  int64_t attention_devices = 1;   // of each copy of each stage
   std::vector<int64_t> offloaded;  // [layer] experts that devices which attend keep
   Lags lags;
   double step_s = 0;

@@ -214,7 +214,7 @@ class PlannedRanks {
 };
 
 TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
-  int64_t page_transfers = 0, resent = 0, in_stages = 0;
+  int64_t page_transfers = 0, resent = 0, in_stages = 0, in_copies = 0;
   for (uint32_t seed = 1; seed <= kAssignments; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -242,6 +242,12 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
       kind.seats_by_step = false;
       kind.sharing = Sharing::kRows;
     }
+    if (seed % 4 < 2 && kind.options.same_blocks() && kind.pinned_share == 0) {
+      kind.copies = static_cast<int>(2 + seed / 4 % 2);
+      kind.zebra = kind.zebra || seed / 8 % 2 == 0;
+      kind.seats_by_step = false;
+      kind.sharing = Sharing::kRows;
+    }
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(2 + random() % 4);
     const int ranks = static_cast<int>(2 + random() % static_cast<uint32_t>(devices - 1));
@@ -251,6 +257,7 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
       run.train(random_routing(random, run.shape()), skip);
       if (random() % 3 == 0) run.evaluate(random_routing(random, run.shape()));
       in_stages += run.shape().stages.several();
+      in_copies += run.shape().copies.several();
       page_transfers += count(run.ranks()[0]->certain, TaskKind::kReceivePage);
     }
     if (!kind.options.microbatch_major) {
@@ -264,6 +271,7 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_GT(in_stages, kAssignments / 4);
+  EXPECT_GT(in_copies, kAssignments / 40);
   EXPECT_GT(page_transfers, 1000);
   EXPECT_GT(resent, 100);
 }

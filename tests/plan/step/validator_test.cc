@@ -172,6 +172,38 @@ TEST(Validator, RandomPipelinesKeepEveryRule) {
   EXPECT_GT(zebras, kPipelineRuns / 8);
 }
 
+// Copies of all experts, in zebra's order or not, in stages or not.
+TEST(Validator, RandomCopiesKeepEveryRule) {
+  int copies = 0, by_chunks = 0;
+  for (uint32_t seed = 1; copies < kGuestRuns; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    StepKind kind;
+    kind.copies = static_cast<int>(2 + seed / 4 % 2);
+    kind.zebra = seed % 2 == 0;
+    kind.lags = {1, static_cast<int32_t>(seed / 2 % 3), 1};
+    kind.stages = static_cast<int>(1 + seed / 2 % 2);
+    kind.order = static_cast<PipelineOrder>(seed % 3);
+    kind.eager = random() % 2 == 0;
+    kind.skip_untouched = random() % 4 == 0;
+    kind.options.prefetch = random() % 4 != 0;
+    kind.options.optimizer_at_end = random() % 4 == 0;
+    kind.options.whole_layers = random() % 4 == 0;
+    kind.options.in_place = seed % 5 != 0;
+    kind.keep_in_host = random() % 2 == 0;
+    kind.group_blocks = 1 + seed % 7;
+    if (seed % 3 == 0) kind.kept_rows = int64_t{1} << seed % 12;
+    const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
+    const int devices = static_cast<int>(2 + random() % 5);
+    PlannedCase c(random, devices, kind, rooms[random() % 5]);
+    copies += c.shape.copies.several();
+    by_chunks += c.shape.copies.several() && c.shape.rounds() > 1;
+    expect_valid(random, c);
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(by_chunks, kGuestRuns / 20);
+}
+
 // A pass of generation: one microbatch, attention over a cache, logits.
 TEST(Validator, GenerationKeepsEveryRule) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {

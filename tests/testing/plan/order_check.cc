@@ -228,12 +228,14 @@ OrderCheck::Group OrderCheck::input_of(const Task& task) {
 }
 
 // An expert's rows of a shard are computed in one place in a step: at home, unless seats follow
-// from its rows; or where they are, if the run has guests.
+// from its rows; or where they are, if the run has guests; or in the copy whose devices attend to
+// them.
 void OrderCheck::check_seat(const Task& task) {
   const int64_t shards = shape_.sums.expert_shards, shard = task.cell % shards;
   if (seats_.emplace(std::pair(task.record, shard), task.device).first->second != task.device) {
     fault(task, "computes rows of a shard that another device does");
   }
+  if (shape_.copies.several()) return check_copy(task);
   bool own_rows = shape_.sharing != Sharing::kRows;
   for (int64_t b = 0; b < shape_.microbatches; ++b) {
     const bool here = shape_.attending(task.layer, b) == task.device;
@@ -246,6 +248,19 @@ void OrderCheck::check_seat(const Task& task) {
       !shape_.seat_speeds.empty() && shape_.rank_of(task.device) == shape_.home_rank(task.record);
   if (seat != task.device || (!at_home && !may_move)) {
     fault(task, "is away from its expert's seat");
+  }
+}
+
+void OrderCheck::check_copy(const Task& task) {
+  const int copy = shape_.copies.of_device(task.device);
+  if (shape_.copies.seats[static_cast<size_t>(copy)][static_cast<size_t>(task.record)] !=
+      task.device) {
+    fault(task, "is away from its expert's seat");
+  }
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    const int device = shape_.attending(task.layer, b);
+    if (shape_.sums.cell(b, shape_.microbatches) != task.cell) continue;
+    if (shape_.copies.of_device(device) != copy) fault(task, "computes rows of another copy");
   }
 }
 

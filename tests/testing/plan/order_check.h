@@ -68,6 +68,7 @@ class OrderCheck {
   void check_read_rows(const Task& task, Rows& rows);
   Group input_of(const Task& task);
   void check_seat(const Task& task);
+  void check_copy(const Task& task);
   void check_expert(const Task& task, Rows& rows);
   void check_send(const Task& task);
   void check_receive(const Task& task);

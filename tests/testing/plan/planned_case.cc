@@ -14,6 +14,9 @@ void StepKind::apply_to(RunShape& shape) const {
   shape.zebra = zebra;
   if (shape.sums.expert_shards > 1) shape.sharing = sharing;
   shape.lags = lags;
+  const bool by_shards = shape.sums.expert_shards > 1;
+  const bool fit = copies <= shape.devices / shape.stages.count;
+  if (copies > 1 && by_shards && fit) divide_into_copies(copies, shape);
 }
 
 int64_t budget_between(int64_t least, int64_t most, double room) {

@@ -24,6 +24,7 @@ struct StepKind {
   Lags lags = {};
   int stages = 1;
   PipelineOrder order = PipelineOrder::kBreadthFirst;
+  int copies = 1;  // where devices and sums allow them
   PlanOptions options = {};
 
   void apply_to(RunShape& shape) const;  // all but the seats and stages

@@ -69,6 +69,31 @@ void divide_into_ranks(std::mt19937& random, int ranks, RunShape& shape) {
   std::sort(shape.device_rank.begin(), shape.device_rank.end());
 }
 
+void divide_into_copies(int copies, RunShape& shape) {
+  shape.copies.count = copies;
+  shape.copies.devices.clear();
+  shape.copies.seats.assign(static_cast<size_t>(copies),
+                            std::vector<int>(shape.records.size(), -1));
+  const auto of_stage = [&](int stage) {
+    return devices_of_stage(stage, shape.stages.count, shape.devices);
+  };
+  for (int d = 0; d < shape.devices; ++d) {
+    const DeviceRange own = of_stage(shape.stages.of_device(d));
+    shape.copies.devices.push_back((d - own.first) * copies / own.count);
+  }
+  for (size_t r = 0; r < shape.records.size(); ++r) {
+    RecordShape& record = shape.records[r];
+    if (record.expert < 0) continue;
+    const DeviceRange own = of_stage(shape.stage_of(record.layer));
+    for (int copy = 0; copy < copies; ++copy) {
+      const DeviceRange part = devices_of_stage(copy, copies, own.count);
+      shape.copies.seats[static_cast<size_t>(copy)][r] =
+          own.first + part.first + static_cast<int>(record.expert % part.count);
+    }
+    record.device = shape.copies.seats[static_cast<size_t>(record.expert % copies)][r];
+  }
+}
+
 LayerRouting spread(const std::vector<int64_t>& tokens_per_expert, int64_t microbatches) {
   LayerRouting routing(static_cast<size_t>(microbatches));
   for (int64_t b = 0; b < microbatches; ++b) {

@@ -26,6 +26,9 @@ struct StageCount {
 RunShape random_shape(std::mt19937& random, int devices, StageCount stages = {});
 // Deals the devices to so many ranks, at least one to each. REQUIRES: ranks <= devices.
 void divide_into_ranks(std::mt19937& random, int ranks, RunShape& shape);
+// Makes so many copies of all experts. REQUIRES: each stage has as many devices; an expert's sums
+// are by shards.
+void divide_into_copies(int copies, RunShape& shape);
 // Tokens of each expert, spread over the microbatches as evenly as they go.
 LayerRouting spread(const std::vector<int64_t>& tokens_per_expert, int64_t microbatches);
 // Some experts get many tokens, some none.

@@ -29,7 +29,7 @@ void RankCheck::check_use(const Task& task, const PageUse& use) {
     return fault(PlanRule::kHome, task, "uses another rank's page");
   }
   if (page.device >= 0 || shape_.home_rank(page.record) == rank) return;
-  if (info.kind != PageKind::kWeights || info.expert) {
+  if (info.kind != PageKind::kWeights || (info.expert && !shape_.copies.several())) {
     return fault(PlanRule::kHome, task, "is away from its record's home");
   }
   if (task.kind == TaskKind::kReceivePage) return;
@@ -68,9 +68,10 @@ void RankCheck::check_receive(const Task& task) {
   }
 }
 
-// An expert is computed with its own weights, the newest: of another rank's with what came.
+// An expert is computed with its own weights, the newest: of another rank's with what came, in a
+// copy as any other weights (check_use).
 void RankCheck::check_weights(const Task& task) {
-  if (shape_.home_rank(task.record) == shape_.rank_of(task.device)) {
+  if (shape_.copies.several() || shape_.home_rank(task.record) == shape_.rank_of(task.device)) {
     if (task.uses[0].page != pages_.weights(task.record))
       fault(PlanRule::kHome, task, "computes at home with what a guest has");
     return;

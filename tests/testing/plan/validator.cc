@@ -134,9 +134,13 @@ int64_t PlanValidator::most_reads(PageId page, Phase phase) {
   const int64_t own_attending = std::count_if(attending.begin(), attending.end(), [&](int device) {
     return shape_.own_devices().contains(device) && shape_.computes_with(device, record);
   });
-  int64_t readers = dense ? own_attending : 1;
+  int64_t readers = dense ? own_attending : shape_.copies.count;
   if (phase == Phase::kOptimize) return updates_[record] * readers + (sent_[record] > 0);
-  if (!dense && shape_.sharing != Sharing::kRows) readers += own_attending + sent_[record];
+  if (!dense && shape_.weights_travel()) {
+    readers += sent_[record] + std::count_if(attending.begin(), attending.end(), [&](int device) {
+                 return shape_.own_devices().contains(device);
+               });
+  }
   if (shape_.rounds() > 1) {
     const bool both = shape_.tied_embeddings && record == shape_.embedding();
     const bool split = dense && phase == Phase::kBackward;
