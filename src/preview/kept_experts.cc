@@ -23,6 +23,8 @@ Result<KeptExperts> kept_experts(const ModelConfig& model, const RunConfig& conf
   if (!config.zebra()) return KeptExperts();
   SessionOptions options = session_options(config);
   RETURN_IF_ERROR(set_frozen(config, model, options));
+  // Larger groups take what memory has to spare.
+  if (options.plan.group_blocks == 0) options.plan.group_blocks = 1;
   const RunShape shape = make_run_shape(model_shape(model), options);
   const DeviceBudget budget = config.device_budget();
   options.device_bytes = options.host_bytes = kRoomForAll;

@@ -23,11 +23,13 @@ RunConfig zebra_run() {
   return config;
 }
 
-// What each device needs so that all it has stays there, by the memory plan.
+// What each device needs so that all it has stays there, by the memory plan, if groups of experts
+// are as small as can be.
 std::vector<int64_t> whole(const ModelConfig& model, const RunConfig& config, int64_t kept) {
   SessionOptions options = session_options(config);
   options.offloaded = spread_experts(kept, {1, 1, 1});
   options.device_bytes = options.host_bytes = int64_t{1} << 40;
+  options.plan.group_blocks = 1;
   return Session::plan(model, options).take().whole_on_device;
 }
 
