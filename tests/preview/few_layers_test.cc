@@ -6,13 +6,10 @@
 #include <cstdio>
 
 #include "cli/sheet_file.h"
+#include "tests/preview/published_configs.h"
 
 namespace pagoda {
 namespace {
-
-std::string configs(const std::string& name) {
-  return std::string(PAGODA_GOLDEN_DIR) + "/../../configs/" + name;
-}
 
 ModelSizes model_of(int64_t layers, int64_t experts) {
   ModelSizes model =

@@ -13,21 +13,10 @@
 #include "plan/machine/pass_cost.h"
 #include "preview/model_sizes.h"
 #include "preview/run_forecast.h"
+#include "tests/preview/published_configs.h"
 
 namespace pagoda {
 namespace {
-
-std::string configs(const std::string& name) {
-  return std::string(PAGODA_GOLDEN_DIR) + "/../../configs/" + name;
-}
-
-MachineSheet machine(const std::string& name) {
-  return read_machine_sheet(configs("machines/" + name + ".toml")).take();
-}
-
-ModelSizes published(const std::string& name) {
-  return read_model_sizes(configs("models/" + name + ".json")).take();
-}
 
 constexpr int64_t kLen = 4096;
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "cli/sheet_file.h"
+#include "tests/preview/published_configs.h"
 
 namespace pagoda {
 namespace {
@@ -21,12 +22,6 @@ constexpr const char* kConfig = R"({
   "tie_word_embeddings": false, "router_aux_loss_coef": 0.01, "initializer_range": 0.02,
   "max_position_embeddings": 65536, "mlp_only_layers": [0], "decoder_sparse_step": 1,
   "attention_bias": false})";
-
-MachineSheet machine(const std::string& name) {
-  return read_machine_sheet(std::string(PAGODA_GOLDEN_DIR) + "/../../configs/machines/" + name +
-                            ".toml")
-      .take();
-}
 
 // One of each kind, the fastest at attention first.
 ClusterSheet three_kinds() {
@@ -96,12 +91,6 @@ std::vector<RunConfig> eight_rows(const ClusterSheet& cluster, int64_t chunks) {
   return std::vector(cluster.nodes.size(), config);
 }
 
-ModelSizes qwen() {
-  return read_model_sizes(std::string(PAGODA_GOLDEN_DIR) +
-                          "/../../configs/models/qwen3-30b-a3b.json")
-      .take();
-}
-
 // 48 layers on 8 devices are 48 x 8 x 8 = 3,072 parcels, so that few layouts are tried, by steps of
 // a few layers: experts as they are, zebra with two chunks, two stages with two, four with four and
 // eight with eight. Of eight stages both steps have 8 x 3 x 8 x 8 x 4 = 6,144 parcels.
@@ -111,7 +100,8 @@ TEST(LayoutSearch, OfManyDevicesSomeAreTriedByAFewLayers) {
   node.device.count = 4;
   cluster.nodes.assign(2, node);
   const std::vector<RunConfig> configs = eight_rows(cluster, 1);
-  const LayoutSearch found = search_layouts(qwen(), configs, cluster, kSearchPlan);
+  const LayoutSearch found =
+      search_layouts(published("qwen3-30b-a3b"), configs, cluster, kSearchPlan);
   EXPECT_EQ(found.too_large, 0);
   EXPECT_EQ(found.tried, 1 + 1 + 3);
   ASSERT_FALSE(found.runs.empty());
@@ -126,7 +116,7 @@ TEST(LayoutSearch, OfManyDevicesSomeAreTriedByAFewLayers) {
 // zebra have 48 x 2 x 32 x 32 = 98,304 parcels, two stages with two chunks, four with four and
 // eight with eight half of that.
 TEST(LayoutSearch, WhatIsTooLargeIsLeftOut) {
-  ModelSizes model = qwen();
+  ModelSizes model = published("qwen3-30b-a3b");
   for (size_t l = 0; l < model.shape.is_moe.size(); l += 2) model.shape.is_moe[l] = 0;
   ClusterSheet cluster = three_kinds();
   cluster.nodes.assign(4, machine("gpu-8x80gb"));

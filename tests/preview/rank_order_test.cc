@@ -4,15 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "cli/sheet_file.h"
+#include "tests/preview/published_configs.h"
 
 namespace pagoda {
 namespace {
-
-MachineSheet machine(const std::string& name) {
-  return read_machine_sheet(std::string(PAGODA_GOLDEN_DIR) + "/../../configs/machines/" + name +
-                            ".toml")
-      .take();
-}
 
 // Five nodes under three switches: the switch with the fastest node comes first, among equals as
 // listed, and in it the fastest.

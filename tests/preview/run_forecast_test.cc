@@ -15,24 +15,13 @@
 #include "preview/this_machine.h"
 #include "preview/zebra_choice.h"
 #include "report/traffic_report.h"
+#include "tests/preview/published_configs.h"
 #include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 #include "train/saved_layers.h"
 
 namespace pagoda {
 namespace {
-
-std::string configs(const std::string& name) {
-  return std::string(PAGODA_GOLDEN_DIR) + "/../../configs/" + name;
-}
-
-MachineSheet machine(const std::string& name) {
-  return read_machine_sheet(configs("machines/" + name + ".toml")).take();
-}
-
-ModelSizes published(const std::string& name) {
-  return read_model_sizes(configs("models/" + name + ".json")).take();
-}
 
 // A run of the quick start's size on a workstation.
 RunConfig workstation_run() {

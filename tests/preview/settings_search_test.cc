@@ -13,15 +13,11 @@
 #include "base/bytes.h"
 #include "cli/sheet_file.h"
 #include "preview/plan_changes.h"
+#include "tests/preview/published_configs.h"
 #include "tests/testing/tiny_run.h"
 
 namespace pagoda {
 namespace {
-
-MachineSheet machine(const std::string& name) {
-  const std::string configs = std::string(PAGODA_GOLDEN_DIR) + "/../../configs/";
-  return read_machine_sheet(configs + "machines/" + name + ".toml").take();
-}
 
 ModelSizes tiny_model() { return parse_model_sizes(kTinyConfig, "tiny").take(); }
 

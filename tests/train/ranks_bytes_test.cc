@@ -16,6 +16,14 @@
 namespace pagoda {
 namespace {
 
+int64_t dense_elements(const TensorTable& table) {
+  int64_t elements = 0;
+  for (const RecordSpec& record : table.records) {
+    elements += record.kind == RecordKind::kExpert ? 0 : record.num_elements;
+  }
+  return elements;
+}
+
 PageTraffic counted_by(Pager& pager) {
   pager.drain();
   const Pager::Counters& c = pager.counters();
@@ -112,10 +120,7 @@ void expect_row_bytes(int64_t kept_rows, int64_t values_of_row) {
         for (size_t e = 0; e < layer.size(); ++e) rows += e % 2 != rank ? layer[e] : 0;
       }
     }
-    elements = 0;
-    for (const RecordSpec& record : session.table().records) {
-      elements += record.kind == RecordKind::kExpert ? 0 : record.num_elements;
-    }
+    elements = dense_elements(session.table());
   };
   const RankedOutcome outcome = run.on(c);
   expect_alike(outcome);
@@ -190,10 +195,7 @@ TEST(RanksBytes, AreThoseOfCopiesWeightsAndSums) {
         if (rows_of(0) + rows_of(1) > 0) updated.insert({l, e});
       }
     }
-    elements = 0;
-    for (const RecordSpec& record : session.table().records) {
-      elements += record.kind == RecordKind::kExpert ? 0 : record.num_elements;
-    }
+    elements = dense_elements(session.table());
   };
   const RankedOutcome outcome = run.on(c);
   expect_alike(outcome);
