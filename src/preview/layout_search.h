@@ -4,11 +4,10 @@
 // in the order that it names; where a stage has more devices than there are shards, with as many
 // shards as devices; of few devices also zebra in these stages. Of the fastest the other orders
 // are tried, larger microbatches, and each parallel.exchange where the run leaves it open. All are
-// forecast with the tasks that `train` runs
-// (preview/run_forecast.h), so models with dense layers and nodes of any kinds are no special case.
-// Of many devices fewer layouts are tried, one of train.chunks for each stage and then more, and
-// steps of a few layers are simulated (preview/few_layers.h). parallel changes no bit; train does.
-// Pure.
+// forecast with the tasks that `train` runs (preview/run_forecast.h), so models with dense layers
+// and nodes of any kinds are no special case. Fewer layouts are tried where devices are many, one
+// of train.chunks for each stage and then more, and steps of a few layers are simulated
+// (preview/few_layers.h). parallel changes no bit; train does. Pure.
 #pragma once
 
 #include <span>
