@@ -88,7 +88,7 @@ run_tests() {
     only=(-E '^trainer_fault_test$')  # trainer_fault_every_call has all of it, and more
   fi
   say "$preset: run ${*:-all tests}"
-  GTEST_OUTPUT="xml:$folder/" ctest --test-dir "build/$preset" -j $((jobs + 1)) \
+  GTEST_OUTPUT="xml:$folder/" ctest --test-dir "build/$preset" -j $((jobs + 1)) --timeout 900 \
     --output-on-failure --no-tests=error --output-junit "$folder/ctest.xml" "${only[@]}"
 }
 

@@ -17,15 +17,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher import under_mpirun
+
 WARM_STEPS = 3  # pages arrive in the first, the first updates run in the second, and what comes of
 # both is known from the third on: from then on steps move as much as each other
 LAYERS = 4
 MOST_ROUNDS = 4  # times the rounds of a scale, where effects are looked for
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 REFUSED = {71, 72, 73}
-# Open MPI's variables: any user, more processes than cores, nothing bound.
-MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-          "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
 NO_TEXT = "no-such-text.txt"  # a run that would go on ends here, before it writes anything
 
 
@@ -276,8 +275,8 @@ class Bench:
         """One process of pagoda, or several under mpirun."""
         command = [str(self.program), *words]
         if count > 1:
-            command = ["mpirun", "-n", str(count)] + command
-        return subprocess.run(command, capture_output=True, text=True, env=os.environ | MPIRUN)
+            return under_mpirun(count, command)
+        return subprocess.run(command, capture_output=True, text=True)
 
     def train(self, text, steps, flags):
         """Exit code and what was printed. "ranks" of `flags`, which is no option, is the number of

@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """Tests of what benches make of rounds. Standard library only."""
 
+import os
+import tempfile
 import unittest
+from pathlib import Path
 from types import SimpleNamespace
 
+import launcher
 from pagoda_runs import Race, median_interval
 
 
@@ -34,6 +38,32 @@ class Effect(unittest.TestCase):
                        faster=[0.99, 1.99, 2.9, 3.9, 4.9, 5.9])
         self.assertEqual(race.effect("slower", "full"), "slower")
         self.assertEqual(race.effect("faster", "full"), "faster")
+
+
+class UnderMpirun(unittest.TestCase):
+    """A made-up mpirun stands in for the launcher."""
+
+    def launched(self, script):
+        with tempfile.TemporaryDirectory() as folder:
+            mpirun = Path(folder) / "mpirun"
+            mpirun.write_text("#!/bin/sh\n" + script)
+            mpirun.chmod(0o755)
+            path = os.environ["PATH"]
+            os.environ["PATH"] = folder + os.pathsep + path
+            try:
+                return launcher.under_mpirun(2, ["pagoda", "--version"])
+            finally:
+                os.environ["PATH"] = path
+
+    def test_says_what_was_printed(self):
+        done = self.launched('sleep 0.1; echo of "$@"; echo no >&2; exit 3')
+        self.assertEqual((done.returncode, done.stdout, done.stderr),
+                         (3, "of -n 2 pagoda --version\n", "no\n"))
+
+    def test_a_launcher_that_outlives_its_processes_is_killed(self):
+        launcher.ALONE_S = 0.3
+        done = self.launched("echo out; sleep 1; exec sleep 10000")
+        self.assertEqual((done.returncode, done.stdout), (-9, "out\n"))
 
 
 if __name__ == "__main__":
