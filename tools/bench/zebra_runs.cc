@@ -26,7 +26,7 @@ double wire_bytes(const MeasuredRun& run) {
   return static_cast<double>(run.sent().bytes) / (devices * (devices - 1));
 }
 
-constexpr double kMostHandOver = 1e-3;  // seconds
+constexpr double kMostWake = 2e-3;  // seconds
 
 std::string numbers(const std::vector<int64_t>& all) {
   std::string text;
@@ -180,8 +180,8 @@ void LayoutRace::measure(Reference& r) {
     }
   }
   // A stream that waits for another device's sleeps meanwhile, and wakes late.
-  r.hand_over_s = where_zero(kMostHandOver, [&](double seconds) {
-    r.hand_over_s = seconds;
+  r.wake_s = where_zero(kMostWake, [&](double seconds) {
+    r.wake_s = seconds;
     return r.run->step_s() - r.run->simulate(profile_on(r.devices, {})).step_s;
   });
 }
@@ -205,6 +205,7 @@ MachineProfile LayoutRace::profile_on(const std::vector<Throttle>& devices,
   const TaskCosts alone = std::move(profile.device_tasks.front());
   const Reference& together = reference(devices);
   profile.device_tasks = together.tasks;
+  profile.stream_wake_s = together.wake_s;
   for (size_t d = 0; d < devices.size(); ++d) {
     TaskCosts& of_device = profile.device_tasks[d];
     for (size_t kind = 0; kind < of_device.size(); ++kind) {
@@ -213,7 +214,6 @@ MachineProfile LayoutRace::profile_on(const std::vector<Throttle>& devices,
       const auto task = static_cast<TaskKind>(kind);
       if (!measured) cost = alone[kind].slower(devices[d].of(task) / first.front().of(task));
       if (!measured || task == TaskKind::kReceive) continue;
-      cost.fixed_s += together.hand_over_s;
       // It takes the memory's rate as the part of a core that it keeps busy.
       const double part = alone[kind].cores > 0 ? cost.cores / alone[kind].cores : 0;
       cost.memory = std::min(1.0, alone[kind].memory * part);

@@ -106,7 +106,8 @@ class LayoutRace {
     std::unique_ptr<MeasuredRun> run;
     MeasuredMachine machine = {};       // the newest; of one device
     std::vector<TaskCosts> tasks = {};  // [device] the newest; of several
-    double hand_over_s = 0;             // what these do not explain, for each task; of several
+    double wake_s =
+        0;  // of a stream that waited for another: what these do not explain; of several
   };
   const Reference& reference(const std::vector<Throttle>& devices);
   void measure(Reference& reference);

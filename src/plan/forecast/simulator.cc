@@ -32,7 +32,8 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, std::vector<
       routed_(static_cast<size_t>(shape->microbatches), Timeline::kNothing),
       indexed_(static_cast<size_t>(shape->devices), Timeline::kNothing) {
   CHECK(std::ssize(machines) == shape_.ranks(), "%zu machines", machines.size());
-  timeline_.set_slice(machines.front().profile.slice_s);
+  const MachineProfile& first = machines.front().profile;
+  timeline_.set_wake(first.stream_wake_s, first.slice_s);
   for (Machine& machine : machines) add_rank(std::move(machine));
 }
 

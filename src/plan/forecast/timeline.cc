@@ -65,7 +65,7 @@ void Timeline::finish(Work work) {
     Piece& following = works_[next];
     if (--following.waits_for > 0) continue;
     const bool idle = following.stream != kNone && piece.stream != following.stream;
-    if (idle && taken(following)) following.wakes_s = slice_s_;
+    if (idle) following.wakes_s = wake_s_ + (taken(following) ? slice_s_ : 0);
     ready_.push_back(next);
   }
 }

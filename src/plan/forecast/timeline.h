@@ -6,9 +6,9 @@
 // drive: 1). Pieces that run at the same time and together demand more than the capacity all run
 // slower, in proportion. Pieces also move bytes of a memory for a part of their time: each machine
 // has one. If all running pieces would move more than it can, that part takes longer, and the rest
-// does not. A stream that was idle until another stream's piece ended, and whose resource is fully
-// used by others, goes on one slice later: a thread that wakes waits until a running one gives way.
-// Times are seconds. One thread at a time.
+// does not. A stream that was idle until another stream's piece ended goes on later by the time
+// that a thread takes to wake and, where its resource is fully used by others, by a slice: the
+// woken thread waits until a running one gives way. Times are seconds. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,12 @@ class Timeline {
 
   int add_stream(std::string name);
   int add_resource(double capacity);
-  // Sets how long a woken stream waits for a busy resource; 0 until it is set.
-  void set_slice(double seconds) { slice_s_ = seconds; }
+  // Sets how long a stream takes to wake, and how long a woken one then waits for a busy resource;
+  // 0 until they are set.
+  void set_wake(double wake_s, double slice_s) {
+    wake_s_ = wake_s;
+    slice_s_ = slice_s;
+  }
 
   // Adds work that takes `seconds` when nothing slows it. Meanwhile it takes `demand` of `resource`
   // and the share `memory`, in [0, 1], of what the memory of `machine` can move. Without a stream
@@ -56,7 +60,7 @@ class Timeline {
     int stream = kNone, resource = kNone;
     double demand = 0, memory = 0, left_s = 0, start_s = 0, end_s = 0;
     int machine = 0;
-    double wakes_s = 0;         // left of the slice that it waits before it begins
+    double wakes_s = 0;         // left of what it waits, woken, before it begins
     int waits_for = 0;          // pieces that have not ended
     std::vector<Work> follow;   // pieces that wait for this one
   };
@@ -74,7 +78,7 @@ class Timeline {
   std::vector<double> capacity_, demand_;  // [resource]; demand of what runs
   std::vector<double> memory_wanted_;      // [machine]; the same
   std::vector<Work> running_, ready_;
-  double now_s_ = 0, slice_s_ = 0;
+  double now_s_ = 0, wake_s_ = 0, slice_s_ = 0;
   size_t ended_ = 0;
 };
 

@@ -36,7 +36,9 @@ struct MachineProfile {
   Cost issue;                          // issuing a task, on the thread that does; no units
   // From the end of the work that the issuing thread waited for until it issues again.
   double wake_up_s = 0;
-  // How long a woken stream waits for a core while others have all of them.
+  // From the end of another stream's work, for which an idle stream waited, until it goes on.
+  double stream_wake_s = 0;
+  // How long a woken stream then waits for a core while others have all of them.
   double slice_s = 0;
   // What a transfer between two devices takes, by its bytes, before the receiver has it: each pair
   // has a wire of its own, on which one transfer follows another. Its kReceive task comes then.

@@ -57,7 +57,7 @@ TEST(Timeline, WorkSharesCores) {
 // Until its turn it takes nothing: the other piece has both cores until 3.5 s.
 TEST(Timeline, AStreamThatWaitedForAnotherWaitsForItsTurn) {
   Timeline timeline;
-  timeline.set_slice(0.5);
+  timeline.set_wake(0, 0.5);
   const int cores = timeline.add_resource(2);
   const int a = timeline.add_stream("a"), b = timeline.add_stream("b");
   const int c = timeline.add_stream("c");
@@ -80,6 +80,28 @@ TEST(Timeline, AStreamThatWaitedForAnotherWaitsForItsTurn) {
   EXPECT_NEAR(timeline.start_s(free), 3, kTolerance);
   EXPECT_NEAR(timeline.start_s(after_free), 4, kTolerance);
   EXPECT_NEAR(timeline.streams()[b].busy_s, 2.5, kTolerance) << "waiting is no work";
+}
+
+// A stream that stood idle until another's piece ended goes on later; one behind its own work, and
+// what is in no stream, do not. A slice comes behind that where others have all cores.
+TEST(Timeline, AStreamThatWaitedForAnotherWakes) {
+  Timeline timeline;
+  timeline.set_wake(0.25, 0.5);
+  const int cores = timeline.add_resource(1);
+  const int a = timeline.add_stream("a"), b = timeline.add_stream("b");
+  const int c = timeline.add_stream("c");
+  const Work first = timeline.add(a, Timeline::kNone, 0, 2, {});
+  const Work woken = timeline.add(b, Timeline::kNone, 0, 1, {&first, 1});
+  const Work behind = timeline.add(b, Timeline::kNone, 0, 1, {&first, 1});
+  const Work in_no_stream = timeline.add(Timeline::kNone, Timeline::kNone, 0, 1, {&first, 1});
+  timeline.add(c, cores, 1, 4, {});
+  const Work turn = timeline.add(timeline.add_stream("d"), cores, 1, 1, {&first, 1});
+  timeline.run();
+  EXPECT_NEAR(timeline.start_s(woken), 2.25, kTolerance);
+  EXPECT_NEAR(timeline.start_s(behind), 3.25, kTolerance);
+  EXPECT_NEAR(timeline.start_s(in_no_stream), 2, kTolerance);
+  EXPECT_NEAR(timeline.start_s(turn), 2.75, kTolerance);
+  EXPECT_NEAR(timeline.streams()[b].busy_s, 2, kTolerance) << "waking is no work";
 }
 
 // Three together want twice what the memory can move: what moves all the time takes twice as long,
