@@ -309,7 +309,9 @@ class Bench:
         was recorded of the run."""
         sheet, cluster = self.folder / "lab.toml", self.folder / f"lab{machines}.toml"
         if not sheet.exists():
-            made = self.processes(2, ["bench", "machine", "--dir", self.folder, "--out", sheet])
+            shortly = ["--rounds", "1", "--bytes", "16MiB"] if self.shape.rounds == 1 else []
+            made = self.processes(2, ["bench", "machine", *shortly, "--dir", self.folder, "--out",
+                                      sheet])
             if made.returncode != 0:
                 fail(f"bench machine: {made.stderr}")
         node = self.folder / re.search(r'(?m)^nodes = \["([^"]*)"', sheet.read_text()).group(1)
