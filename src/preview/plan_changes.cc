@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/bytes.h"
+#include "preview/sheet_budgets.h"
 
 namespace pagoda {
 namespace {
@@ -170,7 +171,7 @@ std::vector<PlanChange> more_of_the_machine(const RunConfig& c, const MachineShe
                                             const StepForecast& step) {
   constexpr double kMatters = 0.2;
   const auto matters = [&](Resource r) { return step.busy_s(r) >= kMatters * step.step_s(); };
-  const int64_t host = c.memory.host.resolve(m.host_bytes(), m.auto_host_bytes());
+  const int64_t host = host_budget(c, m);
   const int64_t device = c.memory.device.of(0).resolve(m.device_bytes(), m.auto_device_bytes());
   std::vector<PlanChange> changes;
   if (step.busy_s(Resource::kDrive) > 0) {

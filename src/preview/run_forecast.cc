@@ -9,6 +9,7 @@
 #include "plan/machine/model_cost.h"
 #include "plan/machine/work_cost.h"
 #include "plan/step/expert_seats.h"
+#include "preview/sheet_budgets.h"
 #include "preview/zebra_choice.h"
 #include "train/run_setup.h"
 #include "train/session.h"
@@ -139,11 +140,7 @@ Result<RankSettings> settings_on(const RunConfig& planned, const MachineSheet& s
   RETURN_IF_ERROR(config.check_sums());
   RankSettings settings{config, sheet, run_setup(config)};
   settings.setup.size.on_gpu = sheet.gpu();
-  // Devices of a CPU share its memory.
-  const int64_t devices = std::ssize(settings.setup.devices);
-  const int64_t own = sheet.gpu() ? sheet.device_bytes() : sheet.device_bytes() / devices;
-  settings.device_bytes = config.device_budget(std::vector(static_cast<size_t>(devices), own),
-                                               sheet.gpu() ? kAutoGpu : kAutoDevice);
+  settings.device_bytes = device_budget(config, sheet, std::ssize(settings.setup.devices));
   return settings;
 }
 
@@ -189,9 +186,8 @@ PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_
   setup.size.group_blocks = group_blocks;
   run.shape = make_run_shape(model.shape, setup);
   run.group_bytes = rank.group.bytes;
-  const int64_t host_bytes =
-      rank.config.memory.host.resolve(rank.sheet.host_bytes(), rank.sheet.auto_host_bytes());
-  run.budget = make_budget(model.shape, setup, rank.device_bytes, host_bytes);
+  run.budget = make_budget(model.shape, setup, rank.device_bytes,
+                           host_budget(rank.config, rank.sheet));
   // Stages save no layers (train/saved_layers.h).
   if (!run.shape.options.same_blocks() || run.shape.stages.several()) return run;
   setup.size.saved_layers = run.shape.num_layers;

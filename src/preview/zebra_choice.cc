@@ -14,6 +14,7 @@
 #include "plan/step/pages.h"
 #include "plan/zebra/run_zebra.h"
 #include "preview/model_sizes.h"
+#include "preview/sheet_budgets.h"
 #include "preview/this_machine.h"
 
 namespace pagoda {
@@ -96,7 +97,6 @@ std::vector<int64_t> needed_at_a_time(const ModelShape& model, RunSetup setup, i
 // or the only one that is known.
 std::vector<WeightRoom> weight_rooms(const RankMachines& machines, const ModelShape& model,
                                      const RunConfig& config, const RunSetup& setup) {
-  const std::vector<MemorySize>& listed = config.memory.device.listed();
   std::vector<WeightRoom> rooms;
   for (size_t first = 0; first < setup.devices.size();) {
     const int rank = setup.devices[first].rank;
@@ -105,14 +105,11 @@ std::vector<WeightRoom> weight_rooms(const RankMachines& machines, const ModelSh
     const size_t known = std::min(static_cast<size_t>(rank), machines.sheets.size() - 1);
     const MachineSheet& sheet = *machines.sheets[known];
     const auto sharing = std::ssize(needed);
-    const int64_t own = sheet.gpu() ? sheet.device_bytes() : sheet.device_bytes() / sharing;
-    const double by_default = sheet.gpu() ? kAutoGpu : kAutoDevice;
-    const int64_t host_bytes =
-        config.memory.host.resolve(sheet.host_bytes(), sheet.auto_host_bytes());
-    for (size_t place = 0; place < needed.size(); ++place) {
-      const int64_t device_bytes = listed[std::min(place, listed.size() - 1)].resolve(
-          own, static_cast<int64_t>(by_default * static_cast<double>(own)));
-      rooms.push_back({static_cast<double>(device_bytes - needed[place]),
+    const DeviceBudget device_bytes = device_budget(config, sheet, sharing);
+    const int64_t host_bytes = host_budget(config, sheet);
+    for (int place = 0; place < sharing; ++place) {
+      const int64_t least = needed[static_cast<size_t>(place)];
+      rooms.push_back({static_cast<double>(device_bytes.of(place) - least),
                        static_cast<double>(host_bytes) / static_cast<double>(sharing)});
     }
     first += needed.size();
