@@ -19,7 +19,7 @@ constexpr int64_t kAwakeUs = 100;  // after something happened
 constexpr int64_t kShortestSleepUs = 50;
 constexpr int64_t kLongestSleepUs = 2000;  // while something is under way
 constexpr int64_t kIdleSleepUs = 20000;    // else: the carrier may have work of its own
-constexpr auto kLostWait = std::chrono::milliseconds(100);  // for what a lost rank is waited for in
+constexpr auto kLostWait = std::chrono::seconds(1);  // for what a lost rank is waited for in
 
 // Waits for `done`, but no longer than `seconds`; 0: as long as it takes.
 template <typename Done>

@@ -66,7 +66,7 @@ class LostRanksTest : public MpiRunTest {
       lose(loss, static_cast<size_t>(lost), moment);
       if (HasFatalFailure()) return;
     }
-    EXPECT_GT(waited_for_, 0);
+    EXPECT_GT(waited_for_, 0) << said_;
   }
 
   // Rank 0 stands still for longer than the deadline, at its start and in a save, which are its own
@@ -181,7 +181,9 @@ class LostRanksTest : public MpiRunTest {
       const bool another = loss == Loss::kCutOff && line.find(" on ") != std::string::npos;
       named += is_it || another;
       if (!is_it && !another) continue;
-      waited_for_ += line.find(" waited for it in ") != std::string::npos;
+      waited_for_ += line.find(" in transfer ") != std::string::npos ||
+                     line.find(" in gather") != std::string::npos;
+      said_ += line + "\n";
       if (!moment.is_later) continue;
       const size_t step = line.find("; step ");
       ASSERT_NE(step, std::string::npos) << line;
@@ -250,7 +252,7 @@ class LostRanksTest : public MpiRunTest {
   }
 
   Words more_;  // of every run's command line
-  std::string expected_;
+  std::string expected_, said_;
   int runs_ = 0, waited_for_ = 0;
 };
 
