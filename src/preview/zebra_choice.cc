@@ -1,6 +1,10 @@
 #include "preview/zebra_choice.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +14,7 @@
 #include "offload/page_file.h"
 #include "plan/machine/device_profile.h"
 #include "plan/machine/task_costs.h"
+#include "plan/memory/coarse_run.h"
 #include "plan/memory/memory_plan.h"
 #include "plan/step/pages.h"
 #include "plan/zebra/run_zebra.h"
@@ -70,49 +75,104 @@ MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
   return all;
 }
 
-// What a step of a rank's devices needs at a time does not grow with layers behind the second of a
-// stage that has experts, but for rows that every layer keeps, and unless sums of all its layers
-// wait side by side.
-ModelShape first_layers(ModelShape model, const RunSetup& setup) {
-  if (setup.stages > 1 && setup.pipeline_order != PipelineOrder::kBreadthFirst) return model;
-  size_t layers = 0;
-  for (int moe = 0; layers < model.is_moe.size() && moe < 2 * setup.stages; ++layers) {
-    moe += model.is_moe[layers];
+// What a rank's devices have to do, as far as memory goes: which attend and to how many
+// microbatches, and how many records of a size each has a seat of, computes with, or updates.
+using RankWork = std::map<std::array<int64_t, 6>, int64_t>;
+RankWork rank_work(const RunShape& shape, int rank) {
+  const DeviceRange own = shape.devices_of(rank);
+  RankWork work;
+  for (int64_t r = 0; r < std::ssize(shape.records); ++r) {
+    const RecordShape& record = shape.records[static_cast<size_t>(r)];
+    for (int d = own.first; d < own.end(); ++d) {
+      const int64_t uses =
+          4 * shape.has_seat(d, r) + 2 * shape.computes_with(d, r) + (record.device == d);
+      if (uses == 0) continue;
+      ++work[{d - own.first, uses, record.num_elements, record.state_bytes, record.expert >= 0,
+              record.layer < 0 ? -1 : shape.stage_of(record.layer)}];
+    }
   }
-  model.is_moe.resize(layers);
-  if (!model.is_conv.empty()) model.is_conv.resize(layers);
-  return model;
+  for (int64_t b = 0; b < shape.microbatches; ++b) {
+    for (int stage = 0; stage < shape.stages.count; ++stage) {
+      const int64_t shard = shape.sums.shard(b, shape.microbatches);
+      const int d = device_of_shard(shape.shards_of(stage), shard);
+      if (own.contains(d)) ++work[{d - own.first, 0, 0, 0, 0, stage}];
+    }
+  }
+  return work;
 }
 
-// Bytes that a step needs at a time on each of a rank's devices; empty: no memory is enough.
+// Bytes that a step needs at a time on each of a rank's devices.
 std::vector<int64_t> needed_at_a_time(const ModelShape& model, RunSetup setup, int rank) {
   setup.rank = rank;
-  const RunShape shape = make_run_shape(model, setup);
-  const MemoryBudget budget = make_budget(model, setup, kRoomForAll, kRoomForAll);
-  const auto plan = plan_memory(shape, PageTable(shape), budget, kPageHeaderBytes);
-  return plan.ok() ? plan.value().min_on_device : std::vector<int64_t>();
+  const RunShape brief = brief_shape(make_run_shape(model, setup));
+  std::vector<int64_t> needed = make_budget(model, setup, 0, 0).fixed_bytes;
+  const LeastSlots least = least_slots(brief, PageTable(brief), kPageHeaderBytes);
+  for (size_t d = 0; d < needed.size(); ++d) needed[d] += least.device_bytes[d];
+  return needed;
 }
+
+// The same of all ranks, of which those that do as much as another need as much.
+std::vector<int64_t> needed_at_a_time(const ModelShape& model, const RunSetup& setup) {
+  const RunShape shape = make_run_shape(model, setup);
+  std::map<RankWork, std::vector<int64_t>> known;
+  std::vector<int64_t> needed;
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const auto [at, is_new] = known.try_emplace(rank_work(shape, rank));
+    if (is_new) at->second = needed_at_a_time(model, setup, rank);
+    needed.insert(needed.end(), at->second.begin(), at->second.end());
+  }
+  return needed;
+}
+
+// The same of candidates by the devices that attend and the experts that these keep. Planning
+// memory takes longer than timing: it is done for powers of two, and a number between two of them
+// is taken to need what either does.
+class CandidateNeeds {
+ public:
+  using MakeSetup = std::function<RunSetup(int64_t devices, int64_t offloaded)>;
+  CandidateNeeds(const ModelShape& model, MakeSetup candidate)
+      : model_(model), candidate_(std::move(candidate)) {}
+
+  std::vector<int64_t> of(int64_t devices, int64_t offloaded) {
+    const auto below = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(offloaded)));
+    std::vector<int64_t> needed = at(devices, below);
+    if (below == offloaded) return needed;
+    const std::vector<int64_t>& beyond = at(devices, std::min(2 * below, model_.num_experts));
+    std::ranges::transform(needed, beyond, needed.begin(),
+                           [](int64_t a, int64_t b) { return std::max(a, b); });
+    return needed;
+  }
+
+ private:
+  const std::vector<int64_t>& at(int64_t devices, int64_t offloaded) {
+    const auto [known, is_new] = known_.try_emplace({devices, offloaded});
+    if (is_new) known->second = needed_at_a_time(model_, candidate_(devices, offloaded));
+    return known->second;
+  }
+
+  const ModelShape& model_;
+  const MakeSetup candidate_;
+  std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> known_;
+};
 
 // What each device keeps of weights beside what a step needs at a time, by the machine of its rank,
 // or the only one that is known.
-std::vector<WeightRoom> weight_rooms(const RankMachines& machines, const ModelShape& model,
-                                     const RunConfig& config, const RunSetup& setup) {
+std::vector<WeightRoom> weight_rooms(const RankMachines& machines, const RunConfig& config,
+                                     const RunSetup& setup, const std::vector<int64_t>& needed) {
   std::vector<WeightRoom> rooms;
-  for (size_t first = 0; first < setup.devices.size();) {
+  while (rooms.size() < needed.size()) {
+    const size_t first = rooms.size();
     const int rank = setup.devices[first].rank;
-    const std::vector<int64_t> needed = needed_at_a_time(model, setup, rank);
-    if (needed.empty()) return {};
+    const auto sharing = std::ranges::count(setup.devices, rank, &DeviceSetup::rank);
     const size_t known = std::min(static_cast<size_t>(rank), machines.sheets.size() - 1);
     const MachineSheet& sheet = *machines.sheets[known];
-    const auto sharing = std::ssize(needed);
     const DeviceBudget device_bytes = device_budget(config, sheet, sharing);
     const int64_t host_bytes = host_budget(config, sheet);
     for (int place = 0; place < sharing; ++place) {
-      const int64_t least = needed[static_cast<size_t>(place)];
+      const int64_t least = needed[first + static_cast<size_t>(place)];
       rooms.push_back({static_cast<double>(device_bytes.of(place) - least),
                        static_cast<double>(host_bytes) / static_cast<double>(sharing)});
     }
-    first += needed.size();
   }
   return rooms;
 }
@@ -151,20 +211,18 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
     other.offloaded = {offloaded};
     return other;
   };
-  const ModelShape needing = setup.kept_rows > 0 ? model : first_layers(model, setup);
-  const auto keep_rows = [&](RunSetup& keeping) {
-    if (!config.auto_kept_rows()) return;
-    keeping.kept_rows = 0;
-    const std::vector<WeightRoom> rooms = weight_rooms(machines, needing, config, keeping);
-    keeping.kept_rows = rows_to_keep(make_run_shape(model, keeping), rooms);
+  CandidateNeeds needs(model, candidate);
+  open.rooms = [&](int64_t devices, int64_t offloaded) {
+    return weight_rooms(machines, config, setup, needs.of(devices, offloaded));
   };
+  const bool keeps_rows = config.auto_kept_rows();  // setup has none then
   const auto with = [&](int64_t devices, int64_t offloaded) {
     RunSetup of_candidate = candidate(devices, offloaded);
-    keep_rows(of_candidate);
+    if (keeps_rows) {
+      const RunShape shape = make_run_shape(model, of_candidate);
+      of_candidate.kept_rows = rows_to_keep(shape, open.rooms(devices, offloaded));
+    }
     return make_run_shape(model, of_candidate);
-  };
-  open.rooms = [&](int64_t devices, int64_t offloaded) {
-    return weight_rooms(machines, needing, config, candidate(devices, offloaded));
   };
   const MachineProfile profile =
       costs_of(machines, model, with(open.attention_devices.value_or(1), 0), config, setup);
@@ -172,7 +230,10 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
   if (!open.attention_devices) setup.deal_attention(run.attention_devices);
   setup.offloaded = brief(run.offloaded);
   setup.lags = run.lags;
-  keep_rows(setup);
+  if (!keeps_rows) return;
+  setup.kept_rows =
+      rows_to_keep(make_run_shape(model, setup),
+                   weight_rooms(machines, config, setup, needed_at_a_time(model, setup)));
 }
 
 void write_zebra(const RunShape& shape, RunConfig& config) {
