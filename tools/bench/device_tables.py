@@ -241,8 +241,9 @@ def ranks(bench, _):
                  "" if count == 1 else sent(race, name)] for count, name in names.items()])
 
 
-def weak(bench, _):
-    names = {count: f"{count} x cpu/8" for count in (1, 2, 4, 8, 16)}
+def weak(bench, scale):
+    counts = (1, 2, 4) if scale == "tiny" else (1, 2, 4, 8, 16)
+    names = {count: f"{count} x cpu/8" for count in counts}
     variants = {name: resident(bench, 8 * count) |
                 {"train.devices": "cpu/8", "train.optimizer_threads": 1, "ranks": count,
                  "train.tokens_per_step": bench.shape.tokens * count,
