@@ -248,7 +248,7 @@ add_test(NAME freeze_table
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/freeze-table)
 set_tests_properties(device_tables hexa_tables row_copies freeze_table
-  PROPERTIES LABELS for_all)
+  PROPERTIES LABELS for_all TIMEOUT 1800)
 # Without mpirun it is skipped.
 add_test(NAME cluster_tour
   COMMAND ${PROJECT_SOURCE_DIR}/tools/cluster_tour.sh $<TARGET_FILE:pagoda>
