@@ -34,6 +34,8 @@
 
 namespace pagoda {
 
+class DeviceTurn;
+
 class Event {
  public:
   Event() = default;
@@ -90,6 +92,8 @@ struct StreamOptions {
   std::string name;
   WorkKind kind = WorkKind::kOther;
   Trace* trace = nullptr;  // not owned
+  // Not null: it works by turns with other streams of the host (device/device_turn.h).
+  std::shared_ptr<DeviceTurn> turn = nullptr;
 };
 
 class Device;
@@ -149,6 +153,9 @@ struct DeviceOptions {
   int64_t arena_bytes = 0;  // the whole memory budget of the device
   int threads = 1;          // threads of the streams' pool; on the host device they compute
   Trace* trace = nullptr;   // trace of its streams; not owned
+  // Not null: its computing streams have it, on the host device, and take turns with those of other
+  // devices that are the same hardware.
+  std::shared_ptr<DeviceTurn> turn = nullptr;
 };
 
 class Device {

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "device/device.h"
+#include "device/device_turn.h"
 #include "device/past_cache.h"
 
 namespace pagoda {
@@ -76,24 +77,21 @@ class HostStream final : public Stream {
     if (idle()) {  // no thread need wake up to say so
       event.signal();
     } else {
-      enqueue([this, event]() mutable { event.signal(delays_); });
+      push([this, event]() mutable { event.signal(delays_); }, false);
     }
     return event;
   }
 
   void wait(const Event& event) override {
     if (event.happened()) return;
-    enqueue([this, event] {
+    const auto stand = [this, event] {
       if (!event.happened()) stand_still(event);
-    });
+    };
+    push(stand, false);
   }
 
   void enqueue(std::function<void()> work) override {
-    {
-      std::lock_guard lock(mutex_);
-      queue_.push_back({std::move(work), slowness_});
-    }
-    changed_.notify_one();
+    push(std::move(work), options_.turn != nullptr);
   }
 
   void slow_down(double factor) override {
@@ -144,6 +142,14 @@ class HostStream final : public Stream {
     return queue_.empty() && idle_since_us_ >= 0;
   }
 
+  void push(std::function<void()> work, bool by_turn) {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back({std::move(work), slowness_, by_turn});
+    }
+    changed_.notify_one();
+  }
+
   void run() {
     const bool computes =
         options_.kind == WorkKind::kCompute || options_.kind == WorkKind::kOptimizer;
@@ -156,6 +162,7 @@ class HostStream final : public Stream {
       Queued next = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
+      if (next.by_turn) take_turn();
       if (next.slowness > 1) {
         throttle_.run(next.work, next.slowness);
       } else {
@@ -163,16 +170,34 @@ class HostStream final : public Stream {
       }
       next.work = nullptr;  // captured owners go before the next wait
       lock.lock();
-      if (queue_.empty()) idle_since_us_ = monotonic_us();
+      if (!queue_.empty()) continue;
+      idle_since_us_ = monotonic_us();
+      leave_turn();
     }
   }
 
-  // Runs on this stream's thread.
+  // What follows runs on this stream's thread.
+  void take_turn() {
+    if (has_turn_) return;
+    const int64_t begin_us = monotonic_us();
+    options_.turn->take();
+    has_turn_ = true;
+    stood_still(begin_us, monotonic_us(), Delays(WorkKind::kCompute, begin_us, delays_));
+  }
+
+  void leave_turn() {
+    if (std::exchange(has_turn_, false)) options_.turn->leave();
+  }
+
   void stand_still(const Event& event) {
+    leave_turn();
     const int64_t begin_us = monotonic_us();
     event.wait();
     const int64_t end_us = monotonic_us();
-    const Delays cause = event.followed_by(WorkKind::kWake);
+    stood_still(begin_us, end_us, event.followed_by(WorkKind::kWake));
+  }
+
+  void stood_still(int64_t begin_us, int64_t end_us, const Delays& cause) {
     delays_ = Delays(options_.kind, end_us, cause);
     std::lock_guard lock(mutex_);
     for (const Delays::Part& part : cause.split(begin_us, end_us)) {
@@ -190,6 +215,7 @@ class HostStream final : public Stream {
   struct Queued {
     std::function<void()> work;
     double slowness = 1;
+    bool by_turn = false;
   };
 
   // Issuing thread only.
@@ -198,6 +224,7 @@ class HostStream final : public Stream {
 
   // This stream's thread only.
   SleepingThrottle throttle_;
+  bool has_turn_ = false;
   Delays delays_;
   TraceLabel span_label_;
   int64_t span_begin_us_ = 0;
@@ -218,12 +245,14 @@ class HostDevice final : public Device {
   HostDevice(HostMemory memory, const DeviceOptions& options)
       : memory_(std::move(memory)),
         pool_(std::make_shared<ThreadPool>(options.threads)),
-        trace_(options.trace) {}
+        trace_(options.trace),
+        turn_(options.turn) {}
 
   std::byte* arena() override { return memory_.data(); }
   int64_t arena_bytes() const override { return memory_.bytes(); }
   std::unique_ptr<Stream> make_stream(const std::string& name, WorkKind kind) override {
-    return make_host_stream({name, kind, trace_}, pool_);
+    return make_host_stream({name, kind, trace_, kind == WorkKind::kCompute ? turn_ : nullptr},
+                            pool_);
   }
   std::string describe() const override {
     return strf("CPU, %d threads, arena %s", pool_->threads(),
@@ -234,6 +263,7 @@ class HostDevice final : public Device {
   HostMemory memory_;
   std::shared_ptr<ThreadPool> pool_;
   Trace* trace_;
+  std::shared_ptr<DeviceTurn> turn_;
 };
 
 }  // namespace

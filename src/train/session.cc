@@ -169,7 +169,8 @@ void Session::durable_are_on_disk() {
 
 Result<std::unique_ptr<Device>> Session::open_device(int index, int64_t arena_bytes) const {
   const int threads = options_.own_setups()[static_cast<size_t>(index)].threads;
-  const DeviceOptions options{arena_bytes, threads, options_.trace};
+  DeviceOptions options{arena_bytes, threads, options_.trace};
+  if (!options_.turns.empty()) options.turn = options_.turns[static_cast<size_t>(index)];
   if (options_.gpus.empty()) return open_host_device(options);
   return open_gpu(options_.gpus[static_cast<size_t>(index)].index, options);
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "device/device_turn.h"
 #include "device/gpus.h"
 #include "model/tensors.h"
 #include "offload/pager.h"
@@ -35,6 +36,8 @@ struct SessionOptions : RunSetup {
   Trace* trace = nullptr;  // not owned
   RankGroup* ranks = nullptr;  // with several ranks, those of the run; not owned
   bool trace_routing = false;  // each step's routing is written as text
+  // [device of the rank] its turns with another session, which has the same; empty: it has none.
+  std::vector<std::shared_ptr<DeviceTurn>> turns = {};
 };
 
 // A run's pages as the page file of RunShape::rank sees them. Experts may move, so that their pages

@@ -18,12 +18,10 @@
 // Prints medians over N rounds (3). --tiny shows in seconds that the program works.
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -32,6 +30,7 @@
 
 #include "base/bytes.h"
 #include "bench/race/timing.h"
+#include "device/device_turn.h"
 #include "parallel/local_link.h"
 #include "plan/exchange/routed_traffic.h"
 #include "plan/rounds/exchange_order.h"
@@ -72,26 +71,6 @@ struct Network {
   }
 };
 
-// Whoever asks first has it first.
-class Turns {
- public:
-  void take() {
-    std::unique_lock lock(mutex_);
-    const int64_t own = next_++;
-    changed_.wait(lock, [&] { return served_ == own; });
-  }
-  void leave() {
-    std::lock_guard lock(mutex_);
-    ++served_;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int64_t next_ = 0, served_ = 0;
-};
-
 std::unique_ptr<Stream> make_stream(const std::string& name) {
   return make_host_stream({name, WorkKind::kOther, nullptr}, std::make_shared<ThreadPool>(1));
 }
@@ -101,14 +80,14 @@ class Cards : public Link {
   explicit Cards(const Network& network) : network_(network) {
     for (int i = 0; i < 2 * network.devices(); ++i) {
       sending_.push_back(make_stream(strf("card %d", i)));
-      taking_.push_back(std::make_unique<Turns>());
+      taking_.push_back(std::make_unique<DeviceTurn>());
     }
   }
   ~Cards() override { sending_.clear(); }
 
   Event send(const Transfer& transfer, const std::byte* source, Stream& lane) override {
     Stream& card = *sending_[card_of(transfer.from, transfer)];
-    Turns& takes = *taking_[card_of(transfer.to, transfer)];
+    DeviceTurn& takes = *taking_[card_of(transfer.to, transfer)];
     const double seconds = network_.seconds(transfer.from, transfer.to, transfer.bytes);
     card.wait(lane.record());
     card.enqueue([&takes, seconds] {
@@ -132,7 +111,7 @@ class Cards : public Link {
 
   Network network_;
   LocalLink inner_;
-  std::vector<std::unique_ptr<Turns>> taking_;  // [2 * device + whether it is the node's]
+  std::vector<std::unique_ptr<DeviceTurn>> taking_;  // [2 * device + whether it is the node's]
   std::vector<std::unique_ptr<Stream>> sending_;
 };
 
