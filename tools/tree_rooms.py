@@ -72,10 +72,7 @@ ROOMS = {
 # Product files that the program does not use yet, without their endings, and the coming work that
 # will. It ends empty.
 KEPT_FOR = {
-    "src/plan/exchange/colocation": "Pipelines: two models in one generate",
-    "src/plan/exchange/heterogeneous_colocation": "Pipelines: two models in one generate",
-    "src/plan/exchange/inference_time": "Pipelines: two models in one generate",
-    "src/plan/exchange/place_swaps": "Pipelines: two models in one generate",
+    "src/plan/exchange/colocated_homes": "Pipelines: two models in one generate",
     "src/plan/zebra/zebra_join": "Pipelines: zebra groups as copies",
 }
 

@@ -1,7 +1,6 @@
 // Chooses pairs of experts that share a device. For two models on equal devices, one expert of each
 // a device (Aurora section 6.2), the pairs with the least traffic of the busiest device also make
-// the shortest inference (Theorem 6.1).
-// Planned only: it is tested, and neither a run nor `pagoda plan` uses it yet.
+// the shortest inference (Theorem 6.1). Pure.
 #pragma once
 
 #include <span>

@@ -4,7 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "base/random.h"
 #include "plan/refusals.h"
 
 namespace pagoda {
@@ -19,17 +18,6 @@ std::vector<int> largest_first(std::span<const double> values) {
 }
 
 }  // namespace
-
-Result<std::vector<int>> assign_by_load(std::span<const double> loads,
-                                        std::span<const double> rates) {
-  RETURN_IF_ERROR(check_count("loads of experts", loads.size(), rates.size()));
-  RETURN_IF_ERROR(check_amounts("loads of experts", loads));
-  RETURN_IF_ERROR(check_rates("rates of devices", rates));
-  const std::vector<int> experts = largest_first(loads), devices = largest_first(rates);
-  std::vector<int> device_of_expert(experts.size());
-  for (size_t k = 0; k < experts.size(); ++k) device_of_expert[experts[k]] = devices[k];
-  return device_of_expert;
-}
 
 Result<std::vector<int>> deal_by_load(std::span<const double> loads,
                                       std::span<const double> rates) {
@@ -54,30 +42,28 @@ Result<std::vector<int>> deal_by_load(std::span<const double> loads,
   return device_of_expert;
 }
 
-namespace {
-
-Status check_trace(const RunShape& shape, const RoutingTrace& trace) {
+Status check_recorded(const RunShape& shape, const RoutingTrace& trace, const char* option) {
   const RoutedShape model = routed_shape(shape);
   const RoutedShape& of = trace.shape;
   if (of.num_experts != model.num_experts || of.experts_per_token != model.experts_per_token ||
       of.is_moe != model.is_moe) {
     return Status(
         Exit::kUsage,
-        strf("--routing: it is of another model, with %zu layers, %lld experts and top "
+        strf("%s: it is of another model, with %zu layers, %lld experts and top "
              "%lld, which this one has not all; name what that model's run recorded",
-             of.is_moe.size(), (long long)of.num_experts, (long long)of.experts_per_token));
+             option, of.is_moe.size(), (long long)of.num_experts, (long long)of.experts_per_token));
   }
   if (shape.devices == 1) {
-    return Status(Exit::kUsage,
-                  "--routing: there is one device, where all experts are; name several in "
-                  "train.devices, or leave it out");
+    return Status(Exit::kUsage, std::string(option) +
+                                    ": there is one device, where all experts are; name several in "
+                                    "train.devices, or leave it out");
   }
   if (!trace.steps.empty()) return Status();
-  return Status(Exit::kBadData, "--routing: it has no whole step; record at least one");
+  return Status(Exit::kBadData,
+                std::string(option) + ": it has no whole step; record at least one");
 }
 
-// [expert] the tokens of the layer's experts in all steps.
-std::vector<double> tokens_of(const RoutingTrace& trace, int64_t layer) {
+std::vector<double> recorded_tokens(const RoutingTrace& trace, int64_t layer) {
   std::vector<double> tokens(static_cast<size_t>(trace.shape.num_experts), 0);
   for (const RoutedStep& step : trace.steps) {
     for (const auto& of_layers : step.routing) {
@@ -88,15 +74,13 @@ std::vector<double> tokens_of(const RoutingTrace& trace, int64_t layer) {
   return tokens;
 }
 
-}  // namespace
-
 Result<std::vector<int>> homes_by_routing(const RunShape& shape, const RoutingTrace& trace,
                                           std::span<const double> rates) {
-  RETURN_IF_ERROR(check_trace(shape, trace));
+  RETURN_IF_ERROR(check_recorded(shape, trace));
   std::vector<int> homes(shape.records.size(), -1);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     if (!shape.is_moe[static_cast<size_t>(l)]) continue;
-    std::vector<double> loads = tokens_of(trace, l);
+    std::vector<double> loads = recorded_tokens(trace, l);
     for (double& load : loads) load += 1;
     ASSIGN_OR_RETURN(const std::vector<int> devices, deal_by_load(loads, rates));
     std::copy(devices.begin(), devices.end(), homes.begin() + shape.expert(l, 0));
@@ -109,7 +93,7 @@ double imbalance(const RunShape& shape, const RoutingTrace& trace, std::span<con
   const double all_rates = std::accumulate(rates.begin(), rates.end(), 0.0);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     if (!shape.is_moe[static_cast<size_t>(l)]) continue;
-    const std::vector<double> tokens = tokens_of(trace, l);
+    const std::vector<double> tokens = recorded_tokens(trace, l);
     std::vector<double> time(rates.size(), 0);
     for (int64_t e = 0; e < shape.num_experts; ++e) {
       const auto home =
@@ -120,14 +104,6 @@ double imbalance(const RunShape& shape, const RoutingTrace& trace, std::span<con
     even += std::accumulate(tokens.begin(), tokens.end(), 0.0) / all_rates;
   }
   return even > 0 ? slowest / even : 1;
-}
-
-std::vector<int> random_assignment(int count, uint64_t seed) {
-  std::vector<int> permutation(count);
-  for (int i = 0; i < count; ++i) {
-    permutation[i] = static_cast<int>(random_permutation(seed, 0, count, i));
-  }
-  return permutation;
 }
 
 }  // namespace pagoda

@@ -1,10 +1,7 @@
 #include "plan/exchange/heterogeneous_colocation.h"
 
 #include <algorithm>
-#include <functional>
-#include <utility>
 
-#include "plan/exchange/expert_assignment.h"
 #include "plan/refusals.h"
 #include "plan/rounds/bipartite_matching.h"
 
@@ -40,99 +37,6 @@ Status check_triples(std::span<const ExpertDemand> a, std::span<const ExpertDema
   return check_experts(b, devices.size());
 }
 
-// [device] its experts.
-struct OnDevices {
-  std::vector<int> a, b;
-  double slowest_s = 0;
-};
-
-std::vector<int> places_of(const std::vector<int>& expert_on) {
-  std::vector<int> device_of_expert(expert_on.size());
-  for (size_t d = 0; d < expert_on.size(); ++d) {
-    device_of_expert[expert_on[d]] = static_cast<int>(d);
-  }
-  return device_of_expert;
-}
-
-HeterogeneousColocation colocation_of(const OnDevices& at) {
-  return {places_of(at.a), places_of(at.b), at.slowest_s};
-}
-
-// Matchings of triples by the weight of colocated_device_s().
-class Triples {
- public:
-  Triples(std::span<const ExpertDemand> a, std::span<const ExpertDemand> b,
-          std::span<const ServingDevice> devices)
-      : a_(a), b_(b), devices_(devices) {}
-
-  Result<OnDevices> decoupled() const {
-    ASSIGN_OR_RETURN(const auto pairs, colocate(traffic_of(a_), traffic_of(b_)));
-    OnDevices start;
-    for (size_t i = 0; i < a_.size(); ++i) start.a.push_back(static_cast<int>(i));
-    start.b = pairs.b_of_a;
-    return move_pairs(start);
-  }
-
-  Result<OnDevices> drawn(uint64_t seed) const {
-    const int n = static_cast<int>(a_.size());
-    // Each start has an even and an odd seed of its own.
-    OnDevices start{random_assignment(n, 2 * seed), random_assignment(n, 2 * seed + 1), 0};
-    return move_pairs(start);
-  }
-
-  // Matches anew until no rematch makes the slowest device faster.
-  Result<OnDevices> rematched(OnDevices at) const {
-    for (bool better = true; better;) {
-      better = false;
-      for (const auto move : {&Triples::move_pairs, &Triples::move_a, &Triples::move_b}) {
-        ASSIGN_OR_RETURN(auto next, (this->*move)(at));
-        if (next.slowest_s >= at.slowest_s) continue;
-        at = std::move(next);
-        better = true;
-      }
-    }
-    return at;
-  }
-
- private:
-  double seconds(int device, int a, int b) const {
-    return colocated_device_s(a_[a], b_[b], devices_[device]);
-  }
-
-  // Matches by weights of a device and the index that is to move there.
-  Result<BottleneckMatching> match(const std::function<double(int, int)>& weight) const {
-    SquareMatrix<double> weights(static_cast<int>(devices_.size()));
-    for (int d = 0; d < weights.size(); ++d) {
-      for (int x = 0; x < weights.size(); ++x) weights.at(d, x) = weight(d, x);
-    }
-    return bottleneck_matching(weights);
-  }
-
-  Result<OnDevices> move_pairs(const OnDevices& at) const {
-    ASSIGN_OR_RETURN(const auto matching,
-                     match([&](int d, int x) { return seconds(d, at.a[x], at.b[x]); }));
-    OnDevices next{{}, {}, matching.largest_weight};
-    for (int x : matching.column_of_row) {
-      next.a.push_back(at.a[x]);
-      next.b.push_back(at.b[x]);
-    }
-    return next;
-  }
-
-  Result<OnDevices> move_a(const OnDevices& at) const {
-    ASSIGN_OR_RETURN(auto matching, match([&](int d, int x) { return seconds(d, x, at.b[d]); }));
-    return OnDevices{std::move(matching.column_of_row), at.b, matching.largest_weight};
-  }
-
-  Result<OnDevices> move_b(const OnDevices& at) const {
-    ASSIGN_OR_RETURN(auto matching, match([&](int d, int x) { return seconds(d, at.a[d], x); }));
-    return OnDevices{at.a, std::move(matching.column_of_row), matching.largest_weight};
-  }
-
-  std::span<const ExpertDemand> a_, b_;
-  std::span<const ServingDevice> devices_;
-};
-
 }  // namespace
 
 std::vector<ExpertDemand> expert_demands(const MoeLayerLoad& layer) {
@@ -157,27 +61,22 @@ Result<HeterogeneousColocation> decoupled_colocation(std::span<const ExpertDeman
                                                      std::span<const ExpertDemand> b,
                                                      std::span<const ServingDevice> devices) {
   RETURN_IF_ERROR(check_triples(a, b, devices));
-  ASSIGN_OR_RETURN(const auto found, Triples(a, b, devices).decoupled());
-  return colocation_of(found);
-}
-
-Result<HeterogeneousColocation> rematched_colocation(std::span<const ExpertDemand> a,
-                                                     std::span<const ExpertDemand> b,
-                                                     std::span<const ServingDevice> devices,
-                                                     int restarts, uint64_t seed) {
-  if (restarts < 0) {
-    return Status(Exit::kUsage, strf("%d restarts; nothing was planned, give 0 or more", restarts));
+  ASSIGN_OR_RETURN(const auto pairs, colocate(traffic_of(a), traffic_of(b)));
+  SquareMatrix<double> weights(static_cast<int>(devices.size()));
+  for (int d = 0; d < weights.size(); ++d) {
+    for (int i = 0; i < weights.size(); ++i) {
+      weights.at(d, i) = colocated_device_s(a[i], b[pairs.b_of_a[i]], devices[d]);
+    }
   }
-  RETURN_IF_ERROR(check_triples(a, b, devices));
-  const Triples triples(a, b, devices);
-  ASSIGN_OR_RETURN(auto first, triples.decoupled());
-  ASSIGN_OR_RETURN(auto best, triples.rematched(std::move(first)));
-  for (int r = 0; r < restarts; ++r) {
-    ASSIGN_OR_RETURN(auto start, triples.drawn(seed + static_cast<uint64_t>(r)));
-    ASSIGN_OR_RETURN(auto found, triples.rematched(std::move(start)));
-    if (found.slowest_s < best.slowest_s) best = std::move(found);
+  ASSIGN_OR_RETURN(const auto matching, bottleneck_matching(weights));
+  HeterogeneousColocation found{std::vector<int>(a.size()), std::vector<int>(b.size()),
+                                matching.largest_weight};
+  for (int d = 0; d < weights.size(); ++d) {
+    const int i = matching.column_of_row[d];
+    found.device_of_a[i] = d;
+    found.device_of_b[pairs.b_of_a[i]] = d;
   }
-  return colocation_of(best);
+  return found;
 }
 
 }  // namespace pagoda

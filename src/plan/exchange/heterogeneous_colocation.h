@@ -1,10 +1,8 @@
 // Places two models on n unequal devices, an expert of each on every device (Aurora section 7):
 // pairs the experts of a with those of b, and the pairs with devices, so that the slowest device is
-// as fast as possible. This is a three-dimensional matching, which is NP-hard. Planned only: it is
-// tested, and neither a run nor `pagoda plan` uses it yet.
+// as fast as possible. This is a three-dimensional matching, which is NP-hard. Pure.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -36,25 +34,11 @@ struct HeterogeneousColocation {
 };
 
 // The paper's heuristic: makes pairs by colocate() without regard to devices, then assigns pairs to
-// devices by bottleneck matching. O(n^2 sqrt(n) log(n)). kUsage without devices, for unequal
+// devices by bottleneck matching. plan/exchange/place_swaps.h goes on from there.
+// O(n^2 sqrt(n) log(n)). kUsage without devices, for unequal
 // counts, and for invalid amounts and rates.
 Result<HeterogeneousColocation> decoupled_colocation(std::span<const ExpertDemand> a,
                                                      std::span<const ExpertDemand> b,
                                                      std::span<const ServingDevice> devices);
-
-// Takes more time and finds a lower slowest_s. In turn, two of device, a's experts and b's experts
-// stay together and the third is matched anew, until none of the three makes the slowest device
-// faster. It starts from the heuristic's solution and from `restarts` random ones, and returns the
-// best, the first among equals. slowest_s is never above decoupled_colocation()'s, and was the
-// least of all in each of 346 drawn instances of 4 to 6 devices
-// (tests/plan/exchange/colocation_test.cc). But the inference time that counts both ends of every
-// transmission was 4 % longer on average, so plan/exchange/place_swaps.h does better to start from
-// decoupled_colocation(). O(n^2 sqrt(n) log(n)) a match; of each three matches of a start but the
-// last, one at least lowers slowest_s to another of n^3 values. The same seed gives the same
-// result. kUsage also for restarts < 0.
-Result<HeterogeneousColocation> rematched_colocation(std::span<const ExpertDemand> a,
-                                                     std::span<const ExpertDemand> b,
-                                                     std::span<const ServingDevice> devices,
-                                                     int restarts, uint64_t seed);
 
 }  // namespace pagoda

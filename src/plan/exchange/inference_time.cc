@@ -8,6 +8,10 @@
 namespace pagoda {
 namespace {
 
+std::span<const int> places_of_parts(const PlacedLayer& layer) {
+  return layer.device_of_part.empty() ? layer.device_of_expert : layer.device_of_part;
+}
+
 Status check_layer(const PlacedLayer& layer, int devices) {
   const MoeLayerLoad& load = layer.load;
   RETURN_IF_ERROR(check_traffic(load.traffic_bytes));
@@ -19,7 +23,9 @@ Status check_layer(const PlacedLayer& layer, int devices) {
   RETURN_IF_ERROR(check_amounts("computing times of experts", load.ffn_s));
   RETURN_IF_ERROR(check_amounts("aggregation times of experts", load.aggregate_s));
   RETURN_IF_ERROR(check_count("devices of experts", layer.device_of_expert.size(), experts));
-  return check_indices("devices of experts", layer.device_of_expert, devices);
+  RETURN_IF_ERROR(check_indices("devices of experts", layer.device_of_expert, devices));
+  RETURN_IF_ERROR(check_count("devices of parts", places_of_parts(layer).size(), experts));
+  return check_indices("devices of parts", places_of_parts(layer), devices);
 }
 
 std::vector<double> rates_of(std::span<const ServingDevice> devices,
@@ -29,11 +35,12 @@ std::vector<double> rates_of(std::span<const ServingDevice> devices,
   return rates;
 }
 
-std::vector<double> on_devices(const std::vector<double>& work_s, const PlacedLayer& layer,
+// [device] seconds of work whose places are these.
+std::vector<double> on_devices(const std::vector<double>& work_s, std::span<const int> places,
                                std::span<const ServingDevice> devices) {
   std::vector<double> seconds(devices.size(), 0);
   for (size_t e = 0; e < work_s.size(); ++e) {
-    const int device = layer.device_of_expert[e];
+    const int device = places[e];
     seconds[device] += work_s[e] / devices[device].speed;
   }
   return seconds;
@@ -44,6 +51,11 @@ std::vector<double> busier_strategy(const SquareMatrix<double>& seconds) {
   const std::vector<double> received = received_by_device(seconds);
   for (size_t d = 0; d < most.size(); ++d) most[d] = std::max(most[d], received[d]);
   return most;
+}
+
+SquareMatrix<double> between_devices(const PlacedLayer& layer, size_t devices) {
+  return placed(layer.load.traffic_bytes, places_of_parts(layer), layer.device_of_expert,
+                static_cast<int>(devices));
 }
 
 double most(const std::vector<double>& seconds) {
@@ -74,24 +86,19 @@ Status check_devices(std::span<const ServingDevice> devices) {
 Result<DevicePhases> device_phases(const PlacedLayer& layer,
                                    std::span<const ServingDevice> devices) {
   RETURN_IF_ERROR(check_devices(devices));
-  const int count = static_cast<int>(devices.size());
-  RETURN_IF_ERROR(check_layer(layer, count));
-  const auto traffic = placed(layer.load.traffic_bytes, layer.device_of_expert, count);
+  RETURN_IF_ERROR(check_layer(layer, static_cast<int>(devices.size())));
   ASSIGN_OR_RETURN(const auto seconds,
-                   link_seconds(traffic, rates_of(devices, &ServingDevice::bytes_per_s)));
-  return DevicePhases{on_devices(layer.load.gate_s, layer, devices),
-                      on_devices(layer.load.ffn_s, layer, devices),
-                      on_devices(layer.load.aggregate_s, layer, devices), busier_strategy(seconds)};
+                   link_seconds(between_devices(layer, devices.size()),
+                                rates_of(devices, &ServingDevice::bytes_per_s)));
+  const std::span<const int> parts = places_of_parts(layer);
+  return DevicePhases{on_devices(layer.load.gate_s, parts, devices),
+                      on_devices(layer.load.ffn_s, layer.device_of_expert, devices),
+                      on_devices(layer.load.aggregate_s, parts, devices), busier_strategy(seconds)};
 }
 
 double exclusive_time_s(const DevicePhases& phases) {
   return most_together(phases.gate_s, phases.all_to_all_s) +
          most_together(phases.ffn_s, phases.all_to_all_s) + most(phases.aggregate_s);
-}
-
-double barrier_time_s(const DevicePhases& phases, double dispatch_s, double combine_s) {
-  return most(phases.gate_s) + dispatch_s + most(phases.ffn_s) + combine_s +
-         most(phases.aggregate_s);
 }
 
 ColocatedTimes colocated_times(const ColocatedPhases& phases) {
@@ -115,25 +122,10 @@ Result<ColocatedPhases> colocated_phases(const PlacedLayer& a, const PlacedLayer
                                          std::span<const ServingDevice> devices) {
   ASSIGN_OR_RETURN(const auto of_a, device_phases(a, devices));
   ASSIGN_OR_RETURN(const auto of_b, device_phases(b, devices));
-  const int count = static_cast<int>(devices.size());
-  const auto both = added(placed(a.load.traffic_bytes, a.device_of_expert, count),
-                          placed(b.load.traffic_bytes, b.device_of_expert, count));
+  const auto both = added(between_devices(a, devices.size()), between_devices(b, devices.size()));
   ASSIGN_OR_RETURN(const auto seconds,
                    link_seconds(both, rates_of(devices, &ServingDevice::bytes_per_s)));
   return ColocatedPhases{longest(of_a), longest(of_b), line_bound(seconds)};
-}
-
-double utilisation(std::span<const DevicePhases> models, double time_s) {
-  CHECK(!models.empty() && !models[0].gate_s.empty(), "utilisation of nothing");
-  if (time_s == 0) return 0;
-  double computed_s = 0;
-  for (const DevicePhases& phases : models) {
-    CHECK(phases.gate_s.size() == models[0].gate_s.size(), "models on different devices");
-    for (size_t d = 0; d < phases.gate_s.size(); ++d) {
-      computed_s += phases.gate_s[d] + phases.ffn_s[d] + phases.aggregate_s[d];
-    }
-  }
-  return computed_s / (time_s * static_cast<double>(models[0].gate_s.size()));
 }
 
 }  // namespace pagoda

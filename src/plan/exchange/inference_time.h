@@ -2,8 +2,7 @@
 // (dispatch), experts, second all-to-all (combine), aggregation (Aurora sections 4.1, 5 and 6.1).
 // Computation and communication of one model do not overlap; two models on the same devices
 // alternate. All-to-alls take the time of plan/rounds/transmission_order.h; combine takes as long
-// as dispatch, since its traffic is the same, reversed. Planned only: it is tested, and neither a
-// run nor `pagoda plan` uses it yet.
+// as dispatch, since its traffic is the same, reversed.
 #pragma once
 
 #include <span>
@@ -14,11 +13,12 @@
 
 namespace pagoda {
 
-// Expert e comes with part e of the tokens: they pass the gate and are aggregated where it lives.
-// Seconds are those of a device of speed 1.
+// There are as many parts of the tokens as experts. In the paper part e passes the gate and is
+// aggregated where expert e lives. Seconds are those of a device of speed 1.
 struct MoeLayerLoad {
   SquareMatrix<double> traffic_bytes;  // (e, f): bytes of part e of the tokens for expert f
-  std::vector<double> gate_s, ffn_s, aggregate_s;  // [expert]
+  std::vector<double> gate_s, aggregate_s;  // [part]
+  std::vector<double> ffn_s;                // [expert]
 };
 
 struct ServingDevice {
@@ -34,6 +34,7 @@ Status check_devices(std::span<const ServingDevice> devices);
 struct PlacedLayer {
   const MoeLayerLoad& load;
   std::span<const int> device_of_expert;
+  std::span<const int> device_of_part = {};  // empty: where the expert of the same number is
 };
 
 // [device] seconds.
@@ -51,11 +52,6 @@ Result<DevicePhases> device_phases(const PlacedLayer& layer,
 
 // Equation (1): a device may send as soon as its own gate or experts are done.
 double exclusive_time_s(const DevicePhases& phases);
-
-// Equation (2), or (3) if one device has all maxima: all-to-alls begin when all devices are ready
-// and take `dispatch_s` and `combine_s`, in any order of transmissions. The result is never below
-// equation (1) for times that are not below the largest of all_to_all_s.
-double barrier_time_s(const DevicePhases& phases, double dispatch_s, double combine_s);
 
 // One model's phases in table 2: the longest of all devices, or those of one device.
 struct ModelPhases {
@@ -81,9 +77,5 @@ ColocatedTimes colocated_times(const ColocatedPhases& phases);
 // The longest phases of two layers on the same devices, and the all-to-all of both. O(n^2).
 Result<ColocatedPhases> colocated_phases(const PlacedLayer& a, const PlacedLayer& b,
                                          std::span<const ServingDevice> devices);
-
-// The share of `time_s` in which devices compute, on average and for all models that run on them
-// (section 8.1). 0 if nothing takes time. REQUIRES: as many devices in each of `models`, >= 1.
-double utilisation(std::span<const DevicePhases> models, double time_s);
 
 }  // namespace pagoda

@@ -56,7 +56,8 @@ std::vector<int> places_of(const PlacedLayer& layer) {
 Result<SwappedAssignment> swapped_assignment(const PlacedLayer& start,
                                              std::span<const ServingDevice> devices) {
   const auto time_s = [&](const Places& places) -> Result<double> {
-    ASSIGN_OR_RETURN(const auto phases, device_phases({start.load, places[0]}, devices));
+    ASSIGN_OR_RETURN(const auto phases,
+                     device_phases({start.load, places[0], start.device_of_part}, devices));
     return exclusive_time_s(phases);
   };
   ASSIGN_OR_RETURN(auto end, climb({places_of(start)}, static_cast<int>(devices.size()), time_s));
@@ -67,7 +68,8 @@ Result<SwappedColocation> swapped_colocation(const PlacedLayer& a, const PlacedL
                                              std::span<const ServingDevice> devices) {
   const auto time_s = [&](const Places& places) -> Result<double> {
     ASSIGN_OR_RETURN(const auto phases,
-                     colocated_phases({a.load, places[0]}, {b.load, places[1]}, devices));
+                     colocated_phases({a.load, places[0], a.device_of_part},
+                                      {b.load, places[1], b.device_of_part}, devices));
     return colocated_times(phases).gate_a_s;
   };
   ASSIGN_OR_RETURN(auto end, climb({places_of(a), places_of(b)}, static_cast<int>(devices.size()),

@@ -1,12 +1,12 @@
 // Improves the places of experts by swaps that lower the inference time of the whole layer
 // (plan/exchange/inference_time.h). Sorting by load (Aurora section 5.1) and matching by the work
 // of one device (section 7.2) see neither the bandwidths at both ends of a transmission nor that
-// devices wait for each other's phases. Their results are where swaps start. Planned only: it is
-// tested, and neither a run nor `pagoda plan` uses it yet.
+// devices wait for each other's phases. Their results are where swaps start.
 //
-// A move exchanges all experts of two devices, of one model or of both. The best move is made as
-// long as it saves time. Before each move O(n^2) moves are tried for n devices, in O(n^2) each. The
-// end is no worse than the start, and no such move makes it better.
+// Parts of the tokens that have places of their own keep them. A move exchanges all experts of two
+// devices, of one model or of both. The best move is made as long as it saves time. Before each
+// move O(n^2) moves are tried for n devices, in O(n^2) each. The end is no worse than the start,
+// and no such move makes it better.
 #pragma once
 
 #include <span>

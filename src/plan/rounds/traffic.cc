@@ -89,11 +89,12 @@ SquareMatrix<double> reversed(const SquareMatrix<double>& traffic) {
 }
 
 SquareMatrix<double> placed(const SquareMatrix<double>& traffic,
+                            std::span<const int> device_of_part,
                             std::span<const int> device_of_expert, int devices) {
   SquareMatrix<double> between(devices);
   for (int i = 0; i < traffic.size(); ++i) {
     for (int j = 0; j < traffic.size(); ++j) {
-      between.at(device_of_expert[i], device_of_expert[j]) += traffic.at(i, j);
+      between.at(device_of_part[i], device_of_expert[j]) += traffic.at(i, j);
     }
   }
   return between;

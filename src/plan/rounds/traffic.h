@@ -34,10 +34,11 @@ T line_bound(const SquareMatrix<T>& traffic);
 // The second all-to-all of a layer, in which the traffic from i to j comes back (section 2.2).
 SquareMatrix<double> reversed(const SquareMatrix<double>& traffic);
 
-// Traffic between experts (parts of tokens to experts) as traffic between devices. Several experts
-// may share a device; traffic between them lands on the diagonal. REQUIRES: device_of_expert has an
-// entry of [0, devices) for each row of `traffic`.
+// Traffic from parts of the tokens to experts as traffic between devices. Several may share a
+// device; traffic between them lands on the diagonal. REQUIRES: both say where, of [0, devices),
+// for each row and column of `traffic`.
 SquareMatrix<double> placed(const SquareMatrix<double>& traffic,
+                            std::span<const int> device_of_part,
                             std::span<const int> device_of_expert, int devices);
 
 // REQUIRES: equal sizes.

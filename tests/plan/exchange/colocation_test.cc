@@ -10,10 +10,10 @@
 #include <numeric>
 #include <random>
 
-#include "plan/exchange/expert_assignment.h"
 #include "plan/exchange/heterogeneous_colocation.h"
 #include "plan/exchange/place_swaps.h"
 #include "plan/rounds/traffic.h"
+#include "tests/testing/plan/aurora_baselines.h"
 #include "tests/testing/plan/place_search.h"
 #include "tests/testing/plan/random_traffic.h"
 
@@ -79,10 +79,9 @@ TEST(AssignByLoad, HasTheLeastLargestLoadOverRate) {
     };
     double least = kFar;
     each_permutation(n, [&](const auto& devices) { least = std::min(least, largest(devices)); });
-    auto found = assign_by_load(loads, rates);
-    ASSERT_TRUE(found.ok()) << found.status().message();
-    ASSERT_TRUE(permutation(*found)) << "seed " << seed;
-    ASSERT_EQ(largest(*found), least) << "seed " << seed;
+    const std::vector<int> found = assign_by_load(loads, rates);
+    ASSERT_TRUE(permutation(found)) << "seed " << seed;
+    ASSERT_EQ(largest(found), least) << "seed " << seed;
   }
 }
 
@@ -102,7 +101,7 @@ TEST(AssignByLoad, NearTheFastestOfAllAssignments) {
     double least = kFar;
     each_permutation(kExperts,
                      [&](const auto& places) { least = std::min(least, seconds(places)); });
-    const std::vector<int> by_load = *assign_by_load(layer.ffn_s, bandwidths(devices));
+    const std::vector<int> by_load = assign_by_load(layer.ffn_s, bandwidths(devices));
     auto end = swapped_assignment({layer, by_load}, devices);
     ASSERT_TRUE(end.ok()) << end.status().message();
     ASSERT_TRUE(permutation(end->device_of_expert));
@@ -167,7 +166,7 @@ TEST(Colocate, MatchedPairsAreTheLeastBusyOfAll) {
     ASSERT_EQ(found->busiest, least_busiest(a, b)) << "seed " << seed;
     std::vector<int> device_of_b(n);
     for (int i = 0; i < n; ++i) device_of_b[found->b_of_a[i]] = i;
-    ASSERT_EQ(line_bound(added(of_a, placed(of_b, device_of_b, n))), found->busiest);
+    ASSERT_EQ(line_bound(added(of_a, placed(of_b, device_of_b, device_of_b, n))), found->busiest);
   }
 }
 
@@ -209,38 +208,30 @@ double slowest(const HeterogeneousColocation& found, const std::vector<ExpertDem
   return most;
 }
 
-// The paper's figure is 1.07; an independent check had 1.03 to 1.06, and none of 280 instances that
-// ten restarts did not solve.
-TEST(HeterogeneousColocation, DecoupledAndRematchedAgainstAllMatchings) {
-  constexpr int kRestarts = 10;
+// The paper's figure is 1.07; an independent check had 1.03 to 1.06.
+TEST(HeterogeneousColocation, DecoupledAgainstAllMatchings) {
   for (const auto& [n, instances] : {std::pair(4, 280), std::pair(5, 60), std::pair(6, 6)}) {
     const auto devices = heterogeneous_devices(n);
-    Ratios decoupled, rematched;
+    Ratios decoupled;
     for (int k = 1; k <= instances; ++k) {
       SCOPED_TRACE(testing::Message() << n << " devices, seed " << k);
       const uint64_t seed = 1000 * static_cast<uint64_t>(n) + static_cast<uint64_t>(k);
       const auto a = expert_demands(random_layer(n, 1, seed));
       const auto b = expert_demands(random_layer(n, 1, 100000 + seed));
       const double least = fastest_colocation_s(a, b, devices);
-      auto first = decoupled_colocation(a, b, devices);
-      auto better = rematched_colocation(a, b, devices, kRestarts, seed);
-      ASSERT_TRUE(first.ok() && better.ok());
-      for (const auto& found : {*first, *better}) {
-        ASSERT_TRUE(permutation(found.device_of_a) && permutation(found.device_of_b));
-        ASSERT_EQ(slowest(found, a, b, devices), found.slowest_s);
-        ASSERT_GE(found.slowest_s, least);
-      }
-      ASSERT_LE(better->slowest_s, first->slowest_s);
-      decoupled.note(first->slowest_s / least, instances);
-      rematched.note(better->slowest_s / least, instances);
+      auto found = decoupled_colocation(a, b, devices);
+      ASSERT_TRUE(found.ok());
+      ASSERT_TRUE(permutation(found->device_of_a) && permutation(found->device_of_b));
+      ASSERT_EQ(slowest(*found, a, b, devices), found->slowest_s);
+      ASSERT_GE(found->slowest_s, least);
+      decoupled.note(found->slowest_s / least, instances);
     }
-    std::printf("%d devices, seeds %d to %d, over the best of all matchings: decoupled mean %.4f, "
-                "worst %.3f, best in %d; rematched with %d restarts mean %.4f, worst %.3f, best in "
-                "%d of %d\n", n, 1000 * n + 1, 1000 * n + instances, decoupled.mean,
-                decoupled.worst, decoupled.best, kRestarts, rematched.mean, rematched.worst,
-                rematched.best, instances);
+    std::printf(
+        "%d devices, seeds %d to %d, over the best of all matchings: decoupled mean %.4f, "
+        "worst %.3f, best in %d of %d\n",
+        n, 1000 * n + 1, 1000 * n + instances, decoupled.mean, decoupled.worst, decoupled.best,
+        instances);
     EXPECT_LE(decoupled.mean, 1.07);
-    EXPECT_EQ(rematched.best, instances);
   }
 }
 
@@ -249,7 +240,7 @@ TEST(HeterogeneousColocation, DecoupledAndRematchedAgainstAllMatchings) {
 TEST(HeterogeneousColocation, InferenceTimesAgainstAllPlaces) {
   constexpr int kExperts = 4, kInstances = 280;
   const auto devices = heterogeneous_devices(kExperts);
-  Ratios decoupled, rematched, swapped;
+  Ratios decoupled, swapped;
   for (int k = 1; k <= kInstances; ++k) {
     const uint64_t seed = 4000 + static_cast<uint64_t>(k);
     const MoeLayerLoad a = random_layer(kExperts, 1, seed);
@@ -266,36 +257,23 @@ TEST(HeterogeneousColocation, InferenceTimesAgainstAllPlaces) {
       });
     });
     auto first = decoupled_colocation(expert_demands(a), expert_demands(b), devices);
-    auto better = rematched_colocation(expert_demands(a), expert_demands(b), devices, 10, seed);
-    ASSERT_TRUE(first.ok() && better.ok());
+    ASSERT_TRUE(first.ok());
     auto end = swapped_colocation({a, first->device_of_a}, {b, first->device_of_b}, devices);
     ASSERT_TRUE(end.ok()) << end.status().message();
     ASSERT_EQ(seconds(end->device_of_a, end->device_of_b), end->inference_s);
     const double ratio = seconds(first->device_of_a, first->device_of_b) / least;
-    const double rematched_ratio = seconds(better->device_of_a, better->device_of_b) / least;
     const double swapped_ratio = end->inference_s / least;
-    ASSERT_GE(std::min({ratio, rematched_ratio, swapped_ratio}), 1) << "seed " << seed;
+    ASSERT_GE(std::min(ratio, swapped_ratio), 1) << "seed " << seed;
     ASSERT_LE(swapped_ratio, ratio) << "seed " << seed;
     decoupled.note(ratio, kInstances);
-    rematched.note(rematched_ratio, kInstances);
     swapped.note(swapped_ratio, kInstances);
   }
   EXPECT_LT(swapped.mean, decoupled.mean);
-  std::printf("4 devices, seeds 4001 to %d, inference time over the best of all places: decoupled "
-              "mean %.4f, worst %.3f; rematched mean %.4f, worst %.3f; decoupled and swapped mean "
-              "%.4f, worst %.3f, best in %d\n", 4000 + kInstances, decoupled.mean, decoupled.worst,
-              rematched.mean, rematched.worst, swapped.mean, swapped.worst, swapped.best);
-}
-
-TEST(HeterogeneousColocation, TheSameSeedDrawsTheSame) {
-  const auto devices = heterogeneous_devices(8);
-  const auto a = expert_demands(random_layer(8, 1, 1)), b = expert_demands(random_layer(8, 1, 2));
-  auto once = rematched_colocation(a, b, devices, 3, 7);
-  auto again = rematched_colocation(a, b, devices, 3, 7);
-  ASSERT_TRUE(once.ok() && again.ok());
-  EXPECT_EQ(once->device_of_a, again->device_of_a);
-  EXPECT_EQ(once->device_of_b, again->device_of_b);
-  EXPECT_EQ(once->slowest_s, again->slowest_s);
+  std::printf(
+      "4 devices, seeds 4001 to %d, inference time over the best of all places: decoupled "
+      "mean %.4f, worst %.3f; and swapped mean %.4f, worst %.3f, best in %d\n",
+      4000 + kInstances, decoupled.mean, decoupled.worst, swapped.mean, swapped.worst,
+      swapped.best);
 }
 
 TEST(RandomAssignment, IsAPermutation) {
@@ -315,11 +293,7 @@ void expect_refused(const Status& status, const char* words) {
 }
 
 TEST(Colocation, NonsenseIsRefused) {
-  const std::vector<double> two = {1, 2}, three = {1, 2, 3}, none, bad = {1, -2}, zero = {0, 1};
-  expect_refused(assign_by_load(two, three).status(), "there are 2, not 3");
-  expect_refused(assign_by_load(none, none).status(), "there are none");
-  expect_refused(assign_by_load(bad, two).status(), "loads of experts: number 1 is -2");
-  expect_refused(assign_by_load(two, zero).status(), "rates of devices: number 0 is 0");
+  const std::vector<double> two = {1, 2}, three = {1, 2, 3}, bad = {1, -2};
   expect_refused(colocate_sorted(two, three).status(), "there are 3, not 2");
   expect_refused(colocate_sorted(two, bad).status(), "traffic of model b");
   const std::vector<ExpertTraffic> pair = {{1, 2}, {2, 1}}, one = {{1, 1}};
@@ -334,7 +308,6 @@ TEST(Colocation, NonsenseIsRefused) {
   expect_refused(decoupled_colocation(loads, loads, stopped).status(),
                  "speeds of devices: number 1");
   expect_refused(decoupled_colocation(loads, {}, devices).status(), "there are none");
-  expect_refused(rematched_colocation(loads, loads, devices, -1, 1).status(), "-1 restarts");
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "plan/exchange/expert_assignment.h"
 #include "plan/rounds/traffic.h"
+#include "tests/testing/plan/aurora_baselines.h"
 #include "tests/testing/plan/random_traffic.h"
 #include "tests/testing/plan/served_layers.h"
 

@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "plan/exchange/colocation.h"
-#include "plan/exchange/expert_assignment.h"
 #include "plan/exchange/heterogeneous_colocation.h"
 #include "plan/rounds/traffic.h"
 #include "tests/testing/plan/aurora_baselines.h"
@@ -73,7 +72,8 @@ double lina_s(const MoeLayerLoad& layer, const std::vector<double>& expected,
   const auto& all = phases->all_to_all_s;
   const double bound_s = *std::max_element(all.begin(), all.end());
   if (!seed) return barrier_time_s(*phases, bound_s, bound_s);
-  const auto there = placed(layer.traffic_bytes, places, count), back = reversed(there);
+  const auto there = placed(layer.traffic_bytes, places, places, count);
+  const auto back = reversed(there);
   const std::vector<double> rates = bandwidths(devices);
   return barrier_time_s(
       *phases, *queued_seconds(there, rates, random_sending_order(count, 2 * *seed)),
@@ -143,7 +143,7 @@ void note_unequal(const Layer& a, const Layer& b, uint64_t seed, ServedSpeedups&
   const Devices devices = heterogeneous_devices();
   const std::vector<double> rates = bandwidths(devices);
   const auto alone_s = [&](const std::vector<double>& loads) {
-    return exclusive_s(a.served, *assign_by_load(loads, rates), devices);
+    return exclusive_s(a.served, assign_by_load(loads, rates), devices);
   };
   const auto both_s = [&](const MoeLayerLoad& of_a, const MoeLayerLoad& of_b) {
     auto places = decoupled_colocation(expert_demands(of_a), expert_demands(of_b), devices);
