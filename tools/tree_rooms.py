@@ -72,7 +72,6 @@ ROOMS = {
 # Product files that the program does not use yet, without their endings, and the coming work that
 # will. It ends empty.
 KEPT_FOR = {
-    "src/plan/exchange/colocated_homes": "Pipelines: two models in one generate",
     "src/plan/zebra/zebra_join": "Pipelines: zebra groups as copies",
 }
 

@@ -48,6 +48,16 @@ class GenerateCommand : public RunCommand {
                     "what train.trace_routing recorded: the experts that got more tokens go to the "
                     "faster of several devices")
         ->type_name("FILE");
+    app()
+        .add_option("--with", flags_.with,
+                    "folder of a second model, which continues the prompts at the same time on the "
+                    "same devices")
+        ->type_name("SECOND_MODEL");
+    app()
+        .add_option("--with_routing", with_routing_,
+                    "what train.trace_routing recorded of SECOND_MODEL: with --routing, experts of "
+                    "both models lie where they suit each other")
+        ->type_name("FILE");
     app().add_flag("-q,--quiet", quiet_, "print the text, warnings and errors only");
     add_run_flags(read_by_generate);
     app().footer(
@@ -63,8 +73,12 @@ class GenerateCommand : public RunCommand {
  private:
   Status read_settings(int rank) {
     RETURN_IF_ERROR(read_run_file(rank));
+    RETURN_IF_ERROR(check_second());
     if (!routing_.empty()) {
       ASSIGN_OR_RETURN(flags_.routing, read_routing_trace(routing_));
+    }
+    if (!with_routing_.empty()) {
+      ASSIGN_OR_RETURN(flags_.with_routing, read_routing_trace(with_routing_));
     }
     if (!flags_.checkpoint.empty()) {
       RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, generate_takes_from_run));
@@ -91,6 +105,7 @@ class GenerateCommand : public RunCommand {
     set_log_quiet(quiet_ || all.rank() != 0);
     const auto settle = [&](RankGroup& ranks) -> Status {
       RETURN_IF_ERROR(ranks.agree(read_settings(ranks.rank())));
+      RETURN_IF_ERROR(ranks.agree(check_alone()));
       RETURN_IF_ERROR(check_same_words(all, words()));
       return share_settings(table_, config_, ranks);
     };
@@ -99,6 +114,28 @@ class GenerateCommand : public RunCommand {
       return run_generate(config_, flags_, ranks);
     };
     return run_ranked(all, config_, {settle, work});
+  }
+
+  Status check_second() const {
+    if (app().count("--with") > 0 && flags_.with.empty()) {
+      return Status(Exit::kUsage, "--with: it names no model");
+    }
+    if (!with_routing_.empty() && flags_.with.empty()) {
+      return Status(Exit::kUsage, "--with_routing: there is no second model; name it by --with");
+    }
+    if (!flags_.with.empty() && routing_.empty() != with_routing_.empty()) {
+      return Status(Exit::kUsage,
+                    "--with: name what was recorded of both models, by --routing and "
+                    "--with_routing, or of neither");
+    }
+    return Status();
+  }
+
+  Status check_alone() const {
+    if (flags_.with.empty()) return Status();
+    return Status(Exit::kUsage,
+                  "--with: two models share the devices of one process; start it without mpirun, "
+                  "or give each model processes of its own");
   }
 
   // What it is asked for, to compare among ranks.
@@ -164,7 +201,7 @@ class GenerateCommand : public RunCommand {
   }
 
   GenerateFlags flags_;
-  std::string routing_;
+  std::string routing_, with_routing_;
   int64_t seed_ = 0;
   bool quiet_ = false;
 };

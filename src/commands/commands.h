@@ -61,10 +61,14 @@ struct GenerateFlags {
   SamplingSettings sampling;
   bool json = false;
   std::optional<RoutingTrace> routing;  // see EvalFlags
+  // The folder of a second model, which continues them at the same time; empty: there is none.
+  std::string with;
+  std::optional<RoutingTrace> with_routing;  // the second model's, if there are both or none
 };
 // Continues the prompts, all together. One prompt's text goes to stdout as it comes, several
 // prompts' at the end; or one JSON object with texts, tokens and moved bytes. With several ranks as
-// run_eval(). The tokens are those of one device.
+// run_eval(). The tokens are those of one device. Two models (commands/generate_together.h) have
+// their texts one behind the other at the end; REQUIRES: one rank.
 Status run_generate(const RunConfig& config, const GenerateFlags& flags, RankGroup& ranks);
 
 struct InitFlags {

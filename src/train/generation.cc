@@ -67,6 +67,12 @@ std::vector<Sequence> begin(const std::vector<TokenIds>& prompts, const PassRunn
   return sequences;
 }
 
+Status stopped(const GenerationSettings& settings) {
+  RETURN_IF_ERROR(stop_status("generating"));
+  if (settings.stop == nullptr || !*settings.stop) return Status();
+  return Status(Exit::kStopped, "stopped while generating");
+}
+
 bool contains(const TokenIds& tokens, uint32_t token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
@@ -106,7 +112,7 @@ Result<std::vector<Continuation>> generate(
     std::vector<size_t> last;
     const GenerationPass pass = next_pass(sequences, runner.size(), last);
     if (pass.empty()) return continuations;
-    RETURN_IF_ERROR(runner.agree(stop_status("generating")));
+    RETURN_IF_ERROR(runner.agree(stopped(settings)));
     RETURN_IF_ERROR(runner.run(pass));
     const auto choose = [&](size_t j, const std::vector<float>& logits) {
       return sample_token(logits, settings.sampling, last[j], continuations[last[j]].tokens.size());

@@ -1,6 +1,7 @@
 // Continues prompts, all together, so that an expert that several of them want is read once.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -16,6 +17,7 @@ struct GenerationSettings {
   int64_t max_new_tokens = 0;
   SamplingSettings sampling;
   TokenIds stop_tokens;
+  const std::atomic<bool>* stop = nullptr;  // not owned; once it is true no pass begins any more
 };
 
 struct Continuation {
@@ -37,7 +39,7 @@ Status check_lengths(const std::vector<TokenIds>& prompts, int64_t max_new_token
 // each token as it comes. A prompt's continuation does not depend on the other prompts, except that
 // sampling draws by its place among them. REQUIRES: the runner's cache is at least
 // cache_for(prompts, max_new_tokens); no prompt is empty. Returns stop_status at the first signal,
-// kDiverged when logits are not numbers.
+// kStopped once settings.stop is true, kDiverged when logits are not numbers.
 Result<std::vector<Continuation>> generate(
     PassRunner& runner, const std::vector<TokenIds>& prompts, const GenerationSettings& settings,
     const std::function<void(size_t, uint32_t)>& on_token = nullptr);

@@ -107,6 +107,14 @@ Status check_gpu_memory(const ModelConfig& config, const SessionOptions& options
   return Status();
 }
 
+// Within the budgets, where they are the host's.
+int64_t budgeted_bytes(const ModelConfig& config, const SessionOptions& options,
+                       const MemoryPlan& memory) {
+  if (!options.gpus.empty()) return memory.host_slot_bytes;
+  return std::accumulate(memory.device_slot_bytes.begin(), memory.device_slot_bytes.end(),
+                         workspace_bytes(config, options) + memory.host_slot_bytes);
+}
+
 }  // namespace
 
 int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options) {
@@ -135,23 +143,25 @@ int session_threads(const SessionOptions& options) {
   return threads;
 }
 
+int64_t host_memory_bytes(const ModelConfig& config, const SessionOptions& options,
+                          const MemoryPlan& memory) {
+  return budgeted_bytes(config, options, memory) + fixed_overhead_bytes(config, options);
+}
+
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
-                            const MemoryPlan& memory) {
+                            const MemoryPlan& memory, int64_t beside_bytes) {
   RETURN_IF_ERROR(check_gpu_memory(config, options, memory));
-  const bool on_cpu = options.gpus.empty();
-  const int64_t on_devices = std::accumulate(memory.device_slot_bytes.begin(),
-                                             memory.device_slot_bytes.end(),
-                                             workspace_bytes(config, options));
-  const int64_t budgets = (on_cpu ? on_devices : 0) + memory.host_slot_bytes;
-  const int64_t overhead = fixed_overhead_bytes(config, options);
+  const int64_t budgets = budgeted_bytes(config, options, memory);
+  const int64_t overhead = fixed_overhead_bytes(config, options) + beside_bytes;
   const int64_t usable = machine_memory().usable_bytes();
   if (budgets + overhead <= usable) return Status();
-  return Status(Exit::kHostMemory,
-                strf("%smemory.host take %s and the program up to %s more, but "
-                     "this machine or its cgroup has %s; lower the budgets, train.threads or "
-                     "train.micro_batch_tokens",
-                     on_cpu ? "memory.device and " : "", format_bytes(budgets).c_str(),
-                     format_bytes_up(overhead).c_str(), format_bytes(usable).c_str()));
+  return Status(
+      Exit::kHostMemory,
+      strf("%smemory.host take %s and the program up to %s more, but "
+           "this machine or its cgroup has %s; lower the budgets, train.threads or "
+           "train.micro_batch_tokens",
+           options.gpus.empty() ? "memory.device and " : "", format_bytes(budgets).c_str(),
+           format_bytes_up(overhead).c_str(), format_bytes(usable).c_str()));
 }
 
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {

@@ -17,9 +17,13 @@ int session_threads(const SessionOptions& options);
 // each thread. The promised peak memory is the budgets + this.
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options);
 
-// kHostMemory when the plan's memory and fixed_overhead_bytes() together exceed the memory of this
-// machine or its cgroup: the system would kill the run in the middle.
+// What the plan takes of the host's memory, with fixed_overhead_bytes().
+int64_t host_memory_bytes(const ModelConfig& config, const SessionOptions& options,
+                          const MemoryPlan& memory);
+
+// kHostMemory when host_memory_bytes(), and what others in the process take beside it, exceed the
+// memory of this machine or its cgroup: the system would kill the run in the middle.
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
-                            const MemoryPlan& memory);
+                            const MemoryPlan& memory, int64_t beside_bytes = 0);
 
 }  // namespace pagoda

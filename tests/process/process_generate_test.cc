@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/check.h"
 #include "tests/testing/files.h"
-#include "tests/testing/run_test.h"
+#include "tests/testing/ranks/mpi_run_test.h"
+#include "tests/testing/tiny_run.h"
 
 namespace pagoda {
 namespace {
@@ -23,7 +25,13 @@ class GenerateTest : public RunTest {
   nlohmann::json json_of(const Words& words) {
     const ProcessResult result = run(words + Words{"--json"});
     EXPECT_EQ(result.code, 0) << result.err;
+    err_ = result.err;
     return nlohmann::json::parse(result.out, nullptr, false);
+  }
+  void expect_no_scratch() const {
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+      EXPECT_EQ(entry.path().filename().string().find("pagoda-scratch"), std::string::npos);
+    }
   }
   std::vector<nlohmann::json> samples(const std::string& run_dir) {
     std::vector<nlohmann::json> found;
@@ -36,6 +44,7 @@ class GenerateTest : public RunTest {
   }
 
   int max_new_tokens_ = 12;
+  std::string err_;  // of json_of()
 };
 
 TEST_F(GenerateTest, StreamsOnePromptAndPrintsSeveral) {
@@ -165,9 +174,164 @@ TEST_F(GenerateTest, ASignalEndsItCleanly) {
   ASSERT_TRUE(process->wait_for_err("memory beyond the budgets")) << process->err();
   process->send(SIGINT);
   expect_refused(process->wait(), 130, {"stopped by signal 2"});
-  for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
-    EXPECT_EQ(entry.path().filename().string().find("pagoda-scratch"), std::string::npos);
+  expect_no_scratch();
+}
+
+const Words kPrompts = {"--prompt", "row 1", "--prompt", "row 2 ccc", "--prompt", "b"};
+
+// The command line that makes a second model of another form than RunTest's.
+Words make_second(const TempDir& dir) {
+  put_file(dir.file("second.json"),
+           tiny_with(R"({"num_hidden_layers": 4, "num_experts": 10, "num_experts_per_tok": 3})"));
+  return {"init", "--config", dir.file("second.json"), "--seed", "8", "--out", dir.file("second")};
+}
+
+// Two models at once (`--with`): each writes what it writes alone.
+class TogetherTest : public GenerateTest {
+ protected:
+  void SetUp() override {
+    GenerateTest::SetUp();
+    const ProcessResult made = run(make_second(dir_));
+    ASSERT_EQ(made.code, 0) << made.err;
   }
+
+  Words of(const std::string& model, const Words& more) const {
+    return generate(Words{"--model.path", model} + more);
+  }
+  Words both(const Words& more) const { return of(first_, Words{"--with", second_} + more); }
+  // What a run of the model records of its routing.
+  std::string recorded(const std::string& model, const std::string& name) {
+    Flags flags = this->flags("run-" + name);
+    flags["model.path"] = model;
+    flags["train.steps"] = "2";
+    flags["train.trace_routing"] = dir_.file(name);
+    flags["memory.device"] = flags["memory.host"] = "64MiB";
+    const ProcessResult trained = run(train(flags));
+    EXPECT_EQ(trained.code, 0) << trained.err;
+    return dir_.file(name);
+  }
+
+  const std::string first_ = dir_.file("model"), second_ = dir_.file("second");
+};
+
+TEST_F(TogetherTest, EachWritesWhatItWritesAlone) {
+  const auto of_first = json_of(of(first_, kPrompts))["generated"];
+  const auto of_second = json_of(of(second_, kPrompts))["generated"];
+  ASSERT_EQ(of_first.size(), 3u);
+  EXPECT_NE(of_first, of_second) << "the models write the same";
+  const std::vector<Words> ways = {
+      {},
+      {"--train.devices", "cpu*2"},
+      {"--train.devices", "cpu/2:2,cpu/4:2,cpu/2:6"},
+  };
+  for (const Words& way : ways) {
+    const auto json = json_of(both(kPrompts + way));
+    ASSERT_EQ(json["models"].size(), 2u);
+    EXPECT_EQ(json["models"][0]["model"], first_);
+    EXPECT_EQ(json["models"][1]["model"], second_);
+    EXPECT_EQ(json["models"][0]["generated"], of_first);
+    EXPECT_EQ(json["models"][1]["generated"], of_second);
+    EXPECT_GT(json["seconds"], 0);
+  }
+  // A checkpoint of a run is a first model too, and one prompt is not streamed.
+  const ProcessResult trained = run(train(flags("run")));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Words of_run = {
+      "generate",         "--checkpoint", dir_.file("run"), "--memory.disk", dir_.path(),
+      "--max_new_tokens", "12",           "--prompt",       "row 1"};
+  const std::string alone = run(of_run).out;
+  const ProcessResult text = run(of_run + Words{"--with", second_});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.out, "== " + dir_.file("run") + "\n> row 1\n" + alone + "\n== " + second_ +
+                          "\n> row 1\n" + of_second[0]["text"].get<std::string>() + "\n");
+  expect_no_scratch();
+}
+
+TEST_F(TogetherTest, BudgetsAreOfBoth) {
+  const auto of_first = json_of(of(first_, kPrompts))["generated"];
+  const auto of_second = json_of(of(second_, kPrompts))["generated"];
+  const auto with = [&](int64_t device_kib, int64_t host_kib) {
+    return both(kPrompts + Words{"--memory.device", strf("%lldKiB", (long long)device_kib),
+                                 "--memory.host", strf("%lldKiB", (long long)host_kib)});
+  };
+  expect_refused(run(with(1, 1)), 72, {first_ + ", with ", " % of the budgets: memory.device is"});
+  // Twice as much until it does: less than the weights of both, which are read again then.
+  int64_t device = 64, host = 64;
+  while (run(with(device, 1 << 16)).code == 72 && device < 1 << 16) device *= 2;
+  while (run(with(device, host)).code == 71 && host < 1 << 16) host *= 2;
+  const auto json = json_of(with(device, host));
+  int64_t fetched = 0;
+  for (const auto& model : json["models"]) fetched += model["fetch_bytes"].get<int64_t>();
+  EXPECT_GT(fetched, 0) << "nothing was paged";
+  EXPECT_EQ(json["models"][0]["generated"], of_first);
+  EXPECT_EQ(json["models"][1]["generated"], of_second);
+  // All of 100 % is said to be shared.
+  EXPECT_NE(err_.find(first_ + ", with "), std::string::npos) << err_;
+  EXPECT_NE(err_.find(second_ + ", with "), std::string::npos) << err_;
+}
+
+TEST_F(TogetherTest, ByRecordedRouting) {
+  const auto of_first = json_of(of(first_, kPrompts))["generated"];
+  const auto of_second = json_of(of(second_, kPrompts))["generated"];
+  const std::string a = recorded(first_, "a.routing"), b = recorded(second_, "b.routing");
+  const Words devices = {"--train.devices", "cpu/2:2,cpu/4:2"};
+  const auto json = json_of(both(kPrompts + devices + Words{"--routing", a, "--with_routing", b}));
+  EXPECT_EQ(json["models"][0]["generated"], of_first);
+  EXPECT_EQ(json["models"][1]["generated"], of_second);
+  EXPECT_NE(err_.find("experts of both models are shared out by recorded routing"),
+            std::string::npos)
+      << err_;
+  expect_refused(run(both(kPrompts + devices + Words{"--routing", b, "--with_routing", a})), 2,
+                 {"--routing: it is of another model"});
+  expect_refused(run(both(kPrompts + devices + Words{"--routing", a, "--with_routing", a})), 2,
+                 {"--with_routing: it is of another model"});
+  expect_refused(run(both(kPrompts + devices + Words{"--routing", a})), 2,
+                 {"--with: name what was recorded of both models"});
+  expect_refused(run(both(kPrompts + Words{"--routing", a, "--with_routing", b})), 2,
+                 {"there is one device"});
+  expect_refused(run(both(kPrompts + devices + Words{"--routing", a, "--with_routing", "none"})),
+                 66, {"none"});
+}
+
+TEST_F(TogetherTest, RefusesWhatItCannotDo) {
+  const Words prompt = {"--prompt", "a"};
+  expect_refused(run(of(first_, Words{"--with", ""} + prompt)), 2, {"--with: it names no model"});
+  expect_refused(run(of(first_, Words{"--with", dir_.file("none")} + prompt)), 66,
+                 {dir_.file("none")});
+  expect_refused(run(of(dir_.file("none"), Words{"--with", second_} + prompt)), 66,
+                 {dir_.file("none")});
+  expect_refused(run({"generate", "--with", second_, "--prompt", "a"}), 2,
+                 {"--model.path", "--checkpoint"});
+  expect_refused(run(of(first_, Words{"--with_routing", "x"} + prompt)), 2,
+                 {"--with_routing: there is no second model"});
+  // A prompt that only the second model cannot take.
+  put_file(dir_.file("short.json"), tiny_with(R"({"max_position_embeddings": 16})"));
+  ASSERT_EQ(run({"init", "--config", dir_.file("short.json"), "--out", dir_.file("short")}).code,
+            0);
+  expect_refused(run(of(first_, {"--with", dir_.file("short"), "--prompt", "a long one"})), 65,
+                 {"prompt 1 has 10 tokens", "16"});
+  expect_no_scratch();
+}
+
+TEST_F(TogetherTest, ASignalEndsBothCleanly) {
+  max_new_tokens_ = 250;
+  Words words = both({});
+  for (int i = 0; i < 100; ++i) words = words + Words{"--prompt", "a"};  // enough for many seconds
+  const auto process = start(words);
+  ASSERT_TRUE(process->wait_for_err(second_ + ", with ")) << process->err();
+  process->send(SIGINT);
+  expect_refused(process->wait(), 130, {"stopped by signal 2"});
+  expect_no_scratch();
+}
+
+class TogetherRanksTest : public MpiRunTest {};
+
+TEST_F(TogetherRanksTest, SeveralProcessesAreRefused) {
+  const ProcessResult made = run(make_second(dir_));
+  ASSERT_EQ(made.code, 0) << made.err;
+  expect_ended(mpirun(2, {"generate", "--model.path", dir_.file("model"), "--with",
+                          dir_.file("second"), "--memory.disk", dir_.path(), "--prompt", "a"}),
+               2, "--with: two models share the devices of one process");
 }
 
 }  // namespace

@@ -32,6 +32,13 @@ class DeviceBudget {
     for (int64_t& bytes : bytes_) bytes += more;
     return *this;
   }
+  DeviceBudget part(double share) const {  // of each device
+    DeviceBudget part = *this;
+    for (int64_t& bytes : part.bytes_) {
+      bytes = static_cast<int64_t>(share * static_cast<double>(bytes));
+    }
+    return part;
+  }
 
  private:
   std::vector<int64_t> bytes_;
