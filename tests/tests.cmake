@@ -293,7 +293,9 @@ pagoda_bench(moves_study testing moves_study.cc)
 # should; and how long all-to-alls take in each order, beside the least time for them.
 pagoda_bench(pipeline_tables testing pipeline_tables.cc measured_run.cc random_token_run.cc)
 pagoda_bench(exchange_tables testing exchange_tables.cc random_token_run.cc)
-foreach(tables pipeline_tables exchange_tables)
+# Prints how long two models take at once, beside one after the other and Aurora's formulas.
+pagoda_bench(colocation_tables testing colocation_tables.cc served_run.cc random_token_run.cc)
+foreach(tables pipeline_tables exchange_tables colocation_tables)
   set_target_properties(${tables} PROPERTIES EXCLUDE_FROM_ALL OFF)
   add_test(NAME ${tables} COMMAND ${tables} --tiny WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
   set_tests_properties(${tables} PROPERTIES LABELS for_all)

@@ -1,9 +1,11 @@
 #include "parallel/slow_link.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 
 namespace pagoda {
 
@@ -22,14 +24,52 @@ Stream& SlowLink::wire(int from, int to) {
   return *wire;
 }
 
+double SlowLink::seconds(const Transfer& transfer) {
+  double bytes_per_s = speed_.bytes_per_s;
+  if (speed_.cards) {
+    const std::vector<NetworkCard>& cards = *speed_.cards;
+    bytes_per_s = std::min(cards.at(static_cast<size_t>(transfer.from)).bytes_per_s,
+                           cards.at(static_cast<size_t>(transfer.to)).bytes_per_s);
+  }
+  double seconds = speed_.latency_s;
+  if (bytes_per_s > 0) seconds += static_cast<double>(transfer.bytes) / bytes_per_s;
+  return seconds + speed_.jitter_s * std::generate_canonical<double, 32>(random_);
+}
+
+namespace {
+
+void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+constexpr double kPieceS = 2e-3;  // after which others have their turn
+
+// Whoever waits for the receiver keeps the sender; whoever has the receiver waits for nobody. A
+// sleep that was too long counts.
+void occupy(NetworkCard& sender, NetworkCard& receiver, double seconds) {
+  while (seconds > 0) {
+    sender.sends.take();
+    receiver.takes.take();
+    const int64_t begin_us = monotonic_us();
+    sleep(std::min(seconds, kPieceS));
+    seconds -= 1e-6 * static_cast<double>(monotonic_us() - begin_us);
+    receiver.takes.leave();
+    sender.sends.leave();
+  }
+}
+
+}  // namespace
+
 Event SlowLink::send(const Transfer& transfer, const std::byte* source, Stream& lane) {
   Stream& on_its_way = wire(transfer.from, transfer.to);
-  double seconds = speed_.latency_s;
-  if (speed_.bytes_per_s > 0) seconds += static_cast<double>(transfer.bytes) / speed_.bytes_per_s;
-  seconds += speed_.jitter_s * std::generate_canonical<double, 32>(random_);
+  const double seconds = this->seconds(transfer);
   on_its_way.wait(lane.record());
-  on_its_way.enqueue(
-      [seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+  on_its_way.enqueue([seconds, cards = speed_.cards, from = static_cast<size_t>(transfer.from),
+                      to = static_cast<size_t>(transfer.to)] {
+    if (cards) {
+      occupy((*cards)[from], (*cards)[to], seconds);
+    } else {
+      sleep(seconds);
+    }
+  });
   return inner_->send(transfer, source, on_its_way);
 }
 

@@ -1,15 +1,25 @@
 // A link that takes time, around one that does not: for tests of order, and to emulate a network on
 // one machine. Each pair of devices has a wire of its own, on which one transfer follows another.
+// With network cards, a piece of a transfer has the sender's and the receiver's to itself, and
+// transfers take turns, piece by piece; links of several sessions may share the cards.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <random>
+#include <vector>
 
+#include "device/device_turn.h"
 #include "parallel/link.h"
 
 namespace pagoda {
+
+// What a device sends and receives by: one piece each way at a time, both ways at once.
+struct NetworkCard {
+  double bytes_per_s = 0;
+  DeviceTurn sends, takes;
+};
 
 class SlowLink : public Link {
  public:
@@ -19,6 +29,8 @@ class SlowLink : public Link {
     // Each transfer takes up to this much longer, drawn from `seed`.
     double jitter_s = 0;
     uint64_t seed = 1;
+    // [device] Not null: these, and the slower one's rate in place of bytes_per_s.
+    std::shared_ptr<std::vector<NetworkCard>> cards = nullptr;
   };
 
   SlowLink(std::unique_ptr<Link> inner, const Speed& speed);
@@ -32,6 +44,7 @@ class SlowLink : public Link {
 
  private:
   Stream& wire(int from, int to);
+  double seconds(const Transfer& transfer);
 
   std::unique_ptr<Link> inner_;
   Speed speed_;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/clock.h"
 #include "parallel/local_link.h"
 #include "parallel/slow_link.h"
 
@@ -91,6 +92,52 @@ TEST(Link, AnUnreceivedTransferStopsNobody) {
     other->wait(link.send({1, 0, 1, 1}, &source, *lane));
   }
   other->synchronize();
+}
+
+// Two links share the devices' network cards.
+class SharedCards : public testing::Test {
+ protected:
+  static constexpr int64_t kBytes = 2000;  // 40 ms at the slow card's rate, 20 ms at the others'
+
+  void SetUp() override {
+    for (size_t d = 0; d < cards_->size(); ++d) (*cards_)[d].bytes_per_s = d == 3 ? 50e3 : 100e3;
+    for (int l = 0; l < 2; ++l) {
+      links_.push_back(std::make_unique<SlowLink>(std::make_unique<LocalLink>(),
+                                                  SlowLink::Speed{.cards = cards_}));
+    }
+  }
+  double seconds(const std::vector<Transfer>& transfers) {
+    std::vector<std::unique_ptr<Stream>> lanes;
+    const std::vector<std::byte> source(kBytes);
+    std::vector<std::byte> target(kBytes);
+    const int64_t begin_us = monotonic_us();
+    for (size_t i = 0; i < transfers.size(); ++i) {
+      lanes.push_back(make_lane("lane"));
+      Link& link = *links_[i % 2];
+      link.send(transfers[i], source.data(), *lanes.back());
+      link.receive(transfers[i], target.data(), *lanes.back());
+    }
+    for (const auto& lane : lanes) lane->synchronize();
+    return 1e-6 * static_cast<double>(monotonic_us() - begin_us);
+  }
+
+  std::shared_ptr<std::vector<NetworkCard>> cards_ = std::make_shared<std::vector<NetworkCard>>(4);
+  std::vector<std::unique_ptr<SlowLink>> links_;
+};
+
+TEST_F(SharedCards, OneTransferEachWayAtATime) {
+  EXPECT_GE(seconds({{0, 0, 1, kBytes}, {0, 0, 2, kBytes}}), 0.040) << "one sender";
+  EXPECT_GE(seconds({{1, 0, 2, kBytes}, {1, 1, 2, kBytes}}), 0.040) << "one receiver";
+  EXPECT_GE(seconds({{2, 0, 1, kBytes}, {2, 0, 1, kBytes}}), 0.040) << "one pair, two links";
+  EXPECT_GE(seconds({{3, 0, 3, kBytes}}), 0.040) << "the slower card's rate";
+  // A ring: all send and all take, each from another one. (The least of some, on a busy machine.)
+  double least_s = 1;
+  for (int64_t trial = 10; trial < 30; ++trial) {
+    least_s = std::min(
+        least_s, seconds({{trial, 0, 1, kBytes}, {trial, 1, 2, kBytes}, {trial, 2, 0, kBytes}}));
+  }
+  EXPECT_GE(least_s, 0.020);
+  EXPECT_LT(least_s, 0.040) << "nobody had to wait";
 }
 
 // Numbers count by pair of devices, so that several transfers may have one.
