@@ -1,8 +1,8 @@
 #include "preview/zebra_choice.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <compare>
 #include <functional>
 #include <map>
 #include <string>
@@ -75,27 +75,37 @@ MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
   return all;
 }
 
-// What a rank's devices have to do, as far as memory goes: which attend and to how many
-// microbatches, and how many records of a size each has a seat of, computes with, or updates.
-using RankWork = std::map<std::array<int64_t, 6>, int64_t>;
+// What one of a rank's devices has to do with a record, as far as memory goes, or with a shard of a
+// stage, which has no elements.
+struct DeviceUse {
+  int place = 0;   // among the rank's devices
+  int stage = -1;  // -1: the embedding or the head
+  bool seat = false, computes = false, updates = false, expert = false;
+  int64_t elements = 0, state_bytes = 0;
+  auto operator<=>(const DeviceUse&) const = default;
+};
+using RankWork = std::map<DeviceUse, int64_t>;  // how often
+
 RankWork rank_work(const RunShape& shape, int rank) {
   const DeviceRange own = shape.devices_of(rank);
   RankWork work;
   for (int64_t r = 0; r < std::ssize(shape.records); ++r) {
     const RecordShape& record = shape.records[static_cast<size_t>(r)];
     for (int d = own.first; d < own.end(); ++d) {
-      const int64_t uses =
-          4 * shape.has_seat(d, r) + 2 * shape.computes_with(d, r) + (record.device == d);
-      if (uses == 0) continue;
-      ++work[{d - own.first, uses, record.num_elements, record.state_bytes, record.expert >= 0,
-              record.layer < 0 ? -1 : shape.stage_of(record.layer)}];
+      const DeviceUse with = {.place = d - own.first,
+                              .stage = record.layer < 0 ? -1 : shape.stage_of(record.layer),
+                              .seat = shape.has_seat(d, r),
+                              .computes = shape.computes_with(d, r),
+                              .updates = record.device == d,
+                              .expert = record.expert >= 0,
+                              .elements = record.num_elements,
+                              .state_bytes = record.state_bytes};
+      if (with.seat || with.computes || with.updates) ++work[with];
     }
   }
-  for (int64_t b = 0; b < shape.microbatches; ++b) {
-    for (int stage = 0; stage < shape.stages.count; ++stage) {
-      const int64_t shard = shape.sums.shard(b, shape.microbatches);
-      const int d = device_of_shard(shape.shards_of(stage), shard);
-      if (own.contains(d)) ++work[{d - own.first, 0, 0, 0, 0, stage}];
+  for (int stage = 0; stage < shape.stages.count; ++stage) {
+    for (const int d : shape.shards_of(stage)) {
+      if (own.contains(d)) ++work[{.place = d - own.first, .stage = stage}];
     }
   }
   return work;
