@@ -34,9 +34,8 @@ struct HeterogeneousColocation {
 };
 
 // The paper's heuristic: makes pairs by colocate() without regard to devices, then assigns pairs to
-// devices by bottleneck matching. plan/exchange/place_swaps.h goes on from there.
-// O(n^2 sqrt(n) log(n)). kUsage without devices, for unequal
-// counts, and for invalid amounts and rates.
+// devices by bottleneck matching. plan/exchange/place_swaps.h goes on from there. O(n^2 sqrt(n)
+// log(n)). kUsage without devices, for unequal counts, and for invalid amounts and rates.
 Result<HeterogeneousColocation> decoupled_colocation(std::span<const ExpertDemand> a,
                                                      std::span<const ExpertDemand> b,
                                                      std::span<const ServingDevice> devices);
