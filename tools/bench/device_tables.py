@@ -46,7 +46,7 @@ from pathlib import Path
 from pagoda_runs import (LAYERS, WARM_STEPS, Bench, Shape, budget, fail, largest, others_text,
                          print_machine, print_rows, spread, write_even_text)
 
-SHAPES = {"full": Shape(256, 512, 2048, 128, 5, 3), "tiny": Shape(64, 96, 256, 16, 4, 1)}
+SHAPES = {"full": Shape(256, 512, 2048, 128, 5, 3), "tiny": Shape(64, 96, 256, 16, 4, 1, tiny=True)}
 SLOW = 12  # the slower of two unlike devices
 RATIOS = (1, 1.5, 2, 3, 4)
 EXPERTS = {"full": (8, 16, 32, 64), "tiny": (8,)}

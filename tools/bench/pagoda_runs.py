@@ -38,6 +38,7 @@ class Shape:
     microbatch: int
     steps: int
     rounds: int
+    tiny: bool = False  # figures say nothing
 
 
 def fail(what):
@@ -309,7 +310,7 @@ class Bench:
         was recorded of the run."""
         sheet, cluster = self.folder / "lab.toml", self.folder / f"lab{machines}.toml"
         if not sheet.exists():
-            shortly = ["--rounds", "1", "--bytes", "16MiB"] if self.shape.rounds == 1 else []
+            shortly = ["--rounds", "1", "--bytes", "16MiB"] if self.shape.tiny else []
             made = self.processes(2, ["bench", "machine", *shortly, "--dir", self.folder, "--out",
                                       sheet])
             if made.returncode != 0:
