@@ -97,11 +97,11 @@ PAGODA_TARGET_CLONES void transposed_gradient_tile(int64_t rows, int64_t width, 
   }
 }
 
-// A tile as the left operand of a multiply: fp32 as it is, or rounded.
-const void* rounded_tile(DType dt, const float* tile, int64_t n, Scratch use) {
+// A tile (rows of kGemmRows, width) as the left operand of a multiply: fp32 as it is, or rounded.
+const void* rounded_tile(DType dt, const float* tile, int64_t rows, int64_t width, Scratch use) {
   if (dt == DType::kF32) return tile;
-  void* rounded = scratch_bytes(use, n * dtype_bytes(dt));
-  write_row(dt, tile, n, rounded);
+  void* rounded = scratch_bytes(use, kGemmRows * width * dtype_bytes(dt));
+  write_row(dt, tile, rows * width, rounded);
   return rounded;
 }
 
@@ -128,7 +128,7 @@ void query_gradient_chunk(const Backward& b, const AttentionSpan& span,
     gemm_multiply(b.dt, chunk.rows, block.padded, dim, dout, packed.get(1, slot, i), dp, false);
     score_gradient_tile(chunk.rows, block.padded, chunk.row + 1 - block.row, block.rows,
                         b.shape.window, b.scale, b.lse + row, b.delta + row, dp, scores);
-    const void* ds = rounded_tile(b.dt, scores, chunk.rows * block.padded, Scratch::kRowD);
+    const void* ds = rounded_tile(b.dt, scores, chunk.rows, block.padded, Scratch::kRowD);
     gemm_multiply(b.dt, chunk.rows, dim, block.padded, ds, packed.get(2, slot, i), dq,
                   i > keys.begin);
   }
@@ -188,9 +188,8 @@ void key_gradient_chunk(const Backward& b, const AttentionSpan& span, const Atte
     gemm_multiply(b.dt, chunk.rows, block.padded, dim, v, packed.get(1, slot, i), dp, false);
     transposed_gradient_tile(chunk.rows, block.padded, chunk.row - block.row, block.rows,
                              b.shape.window, b.scale, lse, delta, scores, dp);
-    const int64_t elements = chunk.rows * block.padded;
-    const void* p = rounded_tile(b.dt, scores, elements, Scratch::kRowD);
-    const void* ds = rounded_tile(b.dt, dp, elements, Scratch::kRowE);
+    const void* p = rounded_tile(b.dt, scores, chunk.rows, block.padded, Scratch::kRowD);
+    const void* ds = rounded_tile(b.dt, dp, chunk.rows, block.padded, Scratch::kRowE);
     const bool add = accumulate || i > queries.begin;
     gemm_multiply(b.dt, chunk.rows, dim, block.padded, p, packed.get(3, slot, i), dv, add);
     gemm_multiply(b.dt, chunk.rows, dim, block.padded, ds, packed.get(2, slot, i), dk, add);
