@@ -102,7 +102,7 @@ void check_backward_weight(DType dt, const Size& s) {
 
 TEST(Linear, MatchesDoubleLoops) {
   for (DType dt : kDTypes) {
-    for (const Size& size : fewer_for_threads(kSizes, 3)) {
+    for (const Size& size : fewer_when_sanitized(kSizes, 3)) {
       for (DType out : kDTypes) {
         check_forward(dt, out, size);
         check_backward_input(dt, out, size);
@@ -295,7 +295,7 @@ void check_bias_backward(DType dt, int64_t n, int64_t dim) {
 
 TEST(Linear, BiasMatchesDoubleLoops) {
   for (DType dt : kDTypes) {
-    for (const Size& size : fewer_for_threads(kSizes, 3)) {
+    for (const Size& size : fewer_when_sanitized(kSizes, 3)) {
       for (DType y_dt : kDTypes) check_biased(dt, y_dt, size);
       check_bias_backward(dt, size.n, size.out);
     }

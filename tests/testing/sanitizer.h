@@ -31,12 +31,12 @@ inline constexpr bool kUnderAddressSanitizer = false;
 
 inline constexpr bool kUnderSanitizer = kUnderThreadSanitizer || kUnderAddressSanitizer;
 
-// Returns one in so many of the cases under ThreadSanitizer, for which any of them has the threads
-// of all, and elsewhere all of them.
+// Returns one in so many of the cases under a sanitizer, for which any of them has the threads and
+// the memory of all, and elsewhere all of them.
 template <typename Case, size_t kCount>
-std::vector<Case> fewer_for_threads(const Case (&all)[kCount], size_t one_in) {
+std::vector<Case> fewer_when_sanitized(const Case (&all)[kCount], size_t one_in) {
   std::vector<Case> some;
-  for (size_t i = 0; i < kCount; i += kUnderThreadSanitizer ? one_in : 1) some.push_back(all[i]);
+  for (size_t i = 0; i < kCount; i += kUnderSanitizer ? one_in : 1) some.push_back(all[i]);
   return some;
 }
 

@@ -123,7 +123,7 @@ TEST(RanksFaults, EachCallOfAMoveFailsOnce) {
                         {kError, kSimReadFile, 1}, {kError, kSimOpen, 1},
                         {kError, kSimAll, 5},      {kCrash, kSimAll, 11}};
   MovedRun run;
-  for (const Calls& way : fewer_for_threads(ways, 3)) {
+  for (const Calls& way : fewer_when_sanitized(ways, 3)) {
     const int64_t stride = way.stride * (kUnderSanitizer ? 29 : 1);
     bool done = false;
     for (int64_t call = 1; !done; call += stride) {

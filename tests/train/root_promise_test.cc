@@ -362,7 +362,7 @@ TEST(RootPromise, PlanOptions) {
   for (ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
     const std::string expected =
         clip == ClipKind::kGlobal ? global_reference() : reference(clip);
-    for (const Case& c : fewer_for_threads(cases, 3)) {
+    for (const Case& c : fewer_when_sanitized(cases, 3)) {
       for (int64_t devices : {1, 2}) {
         // Half of them: one device with global clipping, two without.
         if (kUnderSanitizer && devices + (clip == ClipKind::kGlobal) != 2) continue;

@@ -297,11 +297,16 @@ class Bench:
         if key not in self.profiles:
             sheet = self.folder / "profiled.toml"
             made = self.processes(1, ["bench", "machine", self.run_file(flags), "--device", "cpu",
-                                      "--bytes", "16MiB", "--dir", self.folder, "--out", sheet])
+                                      *self.shortly(), "--bytes", "16MiB", "--dir", self.folder,
+                                      "--out", sheet])
             if made.returncode != 0:
                 fail(f"bench machine of a run: {made.stderr}")
             self.profiles[key] = section(sheet.read_text(), "profile")
         return self.profiles[key]
+
+    def shortly(self):
+        """How the machine is measured where nothing is timed."""
+        return ["--rounds", "1"] if self.shape.tiny else []
 
     def planned(self, machines, flags, profiled=False, routing=None):
         """What `pagoda plan` says of the run on so many machines as this one, each with a process;
@@ -310,9 +315,8 @@ class Bench:
         was recorded of the run."""
         sheet, cluster = self.folder / "lab.toml", self.folder / f"lab{machines}.toml"
         if not sheet.exists():
-            shortly = ["--rounds", "1", "--bytes", "16MiB"] if self.shape.tiny else []
-            made = self.processes(2, ["bench", "machine", *shortly, "--dir", self.folder, "--out",
-                                      sheet])
+            made = self.processes(2, ["bench", "machine", *self.shortly(), "--dir", self.folder,
+                                      "--out", sheet])
             if made.returncode != 0:
                 fail(f"bench machine: {made.stderr}")
         node = self.folder / re.search(r'(?m)^nodes = \["([^"]*)"', sheet.read_text()).group(1)
