@@ -5,8 +5,9 @@ find_package(OpenSSL REQUIRED)  # apt: libssl-dev
 set(test_optimisation $<$<CONFIG:Release>:-O1>)
 # Tests themselves are compiled quickly. -U: no checks of the C library without optimisation.
 set(test_program_options -O0 -U_FORTIFY_SOURCE)
-if(PAGODA_SANITIZE)
-  list(APPEND test_program_options -fno-sanitize=undefined)  # what they test has its checks
+if(PAGODA_SANITIZE)  # what they test has its checks
+  list(APPEND test_optimisation -fno-sanitize=undefined)
+  list(APPEND test_program_options -fno-sanitize=undefined)
 endif()
 
 # The GPU's ops for the host (kernels/cuda/machine/machine.cuh): each .cu as C++, beside the
@@ -25,6 +26,7 @@ target_link_libraries(kernels_emulated PUBLIC kernels optim)
 if(PAGODA_SANITIZE)  # it jumps between stacks that sanitizers do not know of
   set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/machine/machine_emulated.cc
     PROPERTIES COMPILE_OPTIONS "-O2;-fno-sanitize=all")
+  target_compile_options(kernels_emulated PRIVATE -fno-sanitize=undefined)  # it is linked only
 endif()
 
 # What gpu_check and the tests compare ops by.

@@ -27,7 +27,7 @@ for argument in "$@"; do
     --quickstart) requirements=tools/requirements-quickstart.txt ;;
     --python) requirements=tools/requirements.txt ;;
     --clang)  # llvm: names in reports
-      packages+=(clang-16 libclang-rt-16-dev libomp-16-dev llvm-16) ;;
+      packages+=(clang-16 libclang-rt-16-dev libomp-16-dev lld-16 llvm-16) ;;
     -h | --help)
       sed -n '2,10s/^# \{0,1\}//p' "$0"
       exit 0
