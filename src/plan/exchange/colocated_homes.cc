@@ -1,6 +1,7 @@
 #include "plan/exchange/colocated_homes.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -24,16 +25,17 @@ std::vector<int> in_order(size_t devices) {
   return places;
 }
 
+// Groups of loads as `shares`.
 Result<GroupedLayer> grouped(const ColocatedModel& model, int64_t layer,
-                             std::span<const double> speeds) {
-  const int devices = static_cast<int>(speeds.size());
+                             std::span<const double> shares) {
+  const int devices = static_cast<int>(shares.size());
   std::vector<double> tokens = recorded_tokens(model.trace, layer);
   for (double& of_expert : tokens) of_expert += 1;  // as homes_by_routing()
   GroupedLayer grouped{layer, {}, {SquareMatrix<double>(devices), {}, {}, {}}};
-  ASSIGN_OR_RETURN(grouped.group_of_expert, deal_by_load(tokens, speeds));
-  grouped.load.gate_s.resize(speeds.size());
-  grouped.load.aggregate_s.resize(speeds.size());
-  grouped.load.ffn_s.resize(speeds.size());
+  ASSIGN_OR_RETURN(grouped.group_of_expert, deal_by_load(tokens, shares));
+  grouped.load.gate_s.resize(shares.size());
+  grouped.load.aggregate_s.resize(shares.size());
+  grouped.load.ffn_s.resize(shares.size());
   for (size_t e = 0; e < tokens.size(); ++e) {
     const int group = grouped.group_of_expert[e];
     grouped.load.ffn_s[static_cast<size_t>(group)] += tokens[e] * model.row_s;
@@ -45,37 +47,55 @@ Result<GroupedLayer> grouped(const ColocatedModel& model, int64_t layer,
   return grouped;
 }
 
-Result<std::vector<GroupedLayer>> layers_of(const ColocatedModel& model,
-                                            std::span<const double> speeds) {
+// A layer in the groups that may be best: by speed, and equal ones.
+using LayerGroups = std::array<GroupedLayer, 2>;
+
+Result<std::vector<LayerGroups>> layers_of(const ColocatedModel& model,
+                                           std::span<const double> speeds) {
   CHECK(model.attends.size() == speeds.size() &&
         static_cast<size_t>(model.shape.devices) == speeds.size());
-  std::vector<GroupedLayer> layers;
+  const std::vector<double> equal(speeds.size(), 1);
+  std::vector<LayerGroups> layers;
   for (int64_t l = 0; l < model.shape.num_layers; ++l) {
     if (!model.shape.is_moe[static_cast<size_t>(l)]) continue;
-    ASSIGN_OR_RETURN(GroupedLayer layer, grouped(model, l, speeds));
-    layers.push_back(std::move(layer));
+    ASSIGN_OR_RETURN(GroupedLayer by_speed, grouped(model, l, speeds));
+    ASSIGN_OR_RETURN(GroupedLayer of_equal, grouped(model, l, equal));
+    layers.push_back({std::move(by_speed), std::move(of_equal)});
   }
   return layers;
 }
 
+// Two layers that meet, each in one of its groups, and where these are.
 struct Placed {
+  const GroupedLayer* a = nullptr;
+  const GroupedLayer* b = nullptr;
   SwappedColocation places;
-  double by_speed_s = 0;
 };
 
-Result<Placed> place(const MoeLayerLoad& a, const MoeLayerLoad& b,
+Status try_from(const GroupedLayer& a, std::span<const int> of_a, const GroupedLayer& b,
+                std::span<const int> of_b, std::span<const ServingDevice> devices, Placed& best) {
+  const std::vector<int> own = in_order(devices.size());
+  ASSIGN_OR_RETURN(SwappedColocation end,
+                   swapped_colocation({a.load, of_a, own}, {b.load, of_b, own}, devices));
+  if (best.a == nullptr || end.inference_s < best.places.inference_s) {
+    best = {&a, &b, std::move(end)};
+  }
+  return Status();
+}
+
+Result<Placed> place(const LayerGroups& a, const LayerGroups& b,
                      std::span<const ServingDevice> devices) {
   const std::vector<int> own = in_order(devices.size());
-  const auto swapped = [&](std::span<const int> of_a, std::span<const int> of_b) {
-    return swapped_colocation({a, of_a, own}, {b, of_b, own}, devices);
-  };
-  ASSIGN_OR_RETURN(const auto phases, colocated_phases({a, own, own}, {b, own, own}, devices));
-  ASSIGN_OR_RETURN(SwappedColocation best, swapped(own, own));
-  ASSIGN_OR_RETURN(const auto paired,
-                   decoupled_colocation(expert_demands(a), expert_demands(b), devices));
-  ASSIGN_OR_RETURN(SwappedColocation other, swapped(paired.device_of_a, paired.device_of_b));
-  if (other.inference_s < best.inference_s) best = std::move(other);
-  return Placed{std::move(best), colocated_times(phases).gate_a_s};
+  Placed best;
+  for (const GroupedLayer& of_a : a) {
+    for (const GroupedLayer& of_b : b) {
+      RETURN_IF_ERROR(try_from(of_a, own, of_b, own, devices, best));
+      ASSIGN_OR_RETURN(const auto paired, decoupled_colocation(expert_demands(of_a.load),
+                                                               expert_demands(of_b.load), devices));
+      RETURN_IF_ERROR(try_from(of_a, paired.device_of_a, of_b, paired.device_of_b, devices, best));
+    }
+  }
+  return best;
 }
 
 void set_homes(const RunShape& shape, const GroupedLayer& layer, std::span<const int> places,
@@ -85,12 +105,17 @@ void set_homes(const RunShape& shape, const GroupedLayer& layer, std::span<const
                  [&](int group) { return places[static_cast<size_t>(group)]; });
 }
 
-Status place_alone(const RunShape& shape, std::span<const GroupedLayer> layers,
+Status place_alone(const RunShape& shape, std::span<const LayerGroups> layers,
                    std::span<const ServingDevice> devices, std::vector<int>& homes) {
   const std::vector<int> own = in_order(devices.size());
-  for (const GroupedLayer& layer : layers) {
-    ASSIGN_OR_RETURN(const auto end, swapped_assignment({layer.load, own, own}, devices));
-    set_homes(shape, layer, end.device_of_expert, homes);
+  for (const auto& [by_speed, of_equal] : layers) {
+    ASSIGN_OR_RETURN(const auto one, swapped_assignment({by_speed.load, own, own}, devices));
+    ASSIGN_OR_RETURN(const auto other, swapped_assignment({of_equal.load, own, own}, devices));
+    if (other.inference_s < one.inference_s) {
+      set_homes(shape, of_equal, other.device_of_expert, homes);
+    } else {
+      set_homes(shape, by_speed, one.device_of_expert, homes);
+    }
   }
   return Status();
 }
@@ -113,11 +138,14 @@ Result<ColocatedHomes> colocated_homes(const ColocatedModel& a, const ColocatedM
   RETURN_IF_ERROR(place_alone(a.shape, std::span(of_a).subspan(both), devices, homes.of_a));
   RETURN_IF_ERROR(place_alone(b.shape, std::span(of_b).subspan(both), devices, homes.of_b));
   for (size_t i = 0; i < both; ++i) {
-    ASSIGN_OR_RETURN(const Placed placed, place(of_a[i].load, of_b[i].load, devices));
-    set_homes(a.shape, of_a[i], placed.places.device_of_a, homes.of_a);
-    set_homes(b.shape, of_b[i], placed.places.device_of_b, homes.of_b);
+    ASSIGN_OR_RETURN(const Placed placed, place(of_a[i], of_b[i], devices));
+    set_homes(a.shape, *placed.a, placed.places.device_of_a, homes.of_a);
+    set_homes(b.shape, *placed.b, placed.places.device_of_b, homes.of_b);
     homes.together_s += placed.places.inference_s;
-    homes.by_speed_s += placed.by_speed_s;
+    const std::vector<int> own = in_order(devices.size());
+    ASSIGN_OR_RETURN(const auto by_speed, colocated_phases({of_a[i][0].load, own, own},
+                                                           {of_b[i][0].load, own, own}, devices));
+    homes.by_speed_s += colocated_times(by_speed).gate_a_s;
   }
   return homes;
 }

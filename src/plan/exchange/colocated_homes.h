@@ -4,10 +4,11 @@
 //
 // A layer of one model meets that of the other which is as many layers with experts from the first.
 // In each of the two, experts form one group a device, of loads as the devices' speeds
-// (plan/exchange/expert_assignment.h). Groups begin at the devices of their speed, and also where
-// decoupled_colocation() puts them; from both, swaps of whole groups go on while they shorten the
-// layers' time together (plan/exchange/place_swaps.h), and the shorter end is taken. In a layer
-// that meets none they begin by speed, and swaps shorten its own time.
+// (plan/exchange/expert_assignment.h), which computing asks for, or of equal loads, which rows that
+// travel may ask for: all four pairs are tried. Groups begin at the devices in their order, and
+// also where decoupled_colocation() puts them; from both, swaps of whole groups go on while they
+// shorten the layers' time together (plan/exchange/place_swaps.h), and the shortest end of all is
+// taken. In a layer that meets none they begin in order, and swaps shorten its own time.
 #pragma once
 
 #include <span>

@@ -172,8 +172,8 @@ TEST(ColocatedHomes, NearTheBestOfAllPairs) {
   }
   std::printf("planned over the best of all: mean %.4f, worst %.3f, best in %d of %d\n", mean,
               worst, best, kTrials);
-  EXPECT_LT(mean, 1.04);
-  EXPECT_LT(worst, 1.45);
+  EXPECT_LT(mean, 1.005);
+  EXPECT_LT(worst, 1.05);
 }
 
 TEST(ColocatedHomes, RefusesOtherModelsTraces) {
