@@ -18,30 +18,43 @@ int64_t expert_records(const RunShape& shape) {
   return shape.num_experts * std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
 }
 
-// The largest number that divides the experts of every layer at every home that has some.
-int64_t experts_at_every_home(const RunShape& shape) {
+// The home of an expert, and where there are copies its seat in each.
+using ExpertPlaces = std::vector<int>;
+
+ExpertPlaces places_of(const RunShape& shape, int64_t record) {
+  ExpertPlaces places = {shape.records[static_cast<size_t>(record)].device};
+  for (int copy = 0; copy < shape.copies.count && shape.copies.several(); ++copy) {
+    places.push_back(shape.seat_of(record, copy));
+  }
+  return places;
+}
+
+// The largest number that divides the experts of every layer that have the same places.
+int64_t experts_at_same_places(const RunShape& shape) {
   int64_t divisor = 0;
   for (int64_t l = 0; l < shape.num_layers; ++l) {
-    std::vector<int64_t> experts(static_cast<size_t>(shape.devices), 0);
+    std::map<ExpertPlaces, int64_t> experts;
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
-      ++experts[static_cast<size_t>(shape.records[shape.expert(l, e)].device)];
+      ++experts[places_of(shape, shape.expert(l, e))];
     }
-    for (const int64_t count : experts) divisor = std::gcd(divisor, count);
+    for (const auto& [places, count] : experts) divisor = std::gcd(divisor, count);
   }
   return divisor;
 }
 
-// [expert] the coarse expert of the layer that it becomes a part of: the next `together` of a home,
-// in the order of their first experts.
+// [expert] the coarse expert of the layer that it becomes a part of: the next `together` with the
+// same places, in the order of their first experts.
 std::vector<int64_t> coarse_experts(const RunShape& shape, int64_t layer, int64_t together) {
-  std::vector<int64_t> taken(static_cast<size_t>(shape.devices), 0);
-  std::vector<int64_t> newest(static_cast<size_t>(shape.devices), 0);
+  struct Newest {
+    int64_t taken = 0, coarse = 0;
+  };
+  std::map<ExpertPlaces, Newest> newest;
   std::vector<int64_t> parts;
   int64_t count = 0;
   for (int64_t e = 0; e < shape.num_experts; ++e) {
-    const auto d = static_cast<size_t>(shape.records[shape.expert(layer, e)].device);
-    if (taken[d]++ % together == 0) newest[d] = count++;
-    parts.push_back(newest[d]);
+    Newest& there = newest[places_of(shape, shape.expert(layer, e))];
+    if (there.taken++ % together == 0) there.coarse = count++;
+    parts.push_back(there.coarse);
   }
   return parts;
 }
@@ -52,8 +65,11 @@ int64_t even_rows(const RunShape& shape) {
   return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
 }
 
-// Row blocks of such an expert.
-int64_t even_blocks(const RunShape& shape) { return div_ceil(even_rows(shape), shape.row_block); }
+// Row blocks of such an expert, which begin anew in each cell of its sums (plan/sums/sum_shape.h).
+int64_t blocks_of_cell(const RunShape& shape) {
+  return div_ceil(div_ceil(even_rows(shape), shape.sums.cells()), shape.row_block);
+}
+int64_t even_blocks(const RunShape& shape) { return shape.sums.cells() * blocks_of_cell(shape); }
 
 // The least divisor of `whole`, not above `most`, that brings `count` to the limit, or the largest.
 int64_t fewest_together(int64_t whole, int64_t count, int64_t limit, int64_t most) {
@@ -64,7 +80,21 @@ int64_t fewest_together(int64_t whole, int64_t count, int64_t limit, int64_t mos
   return together;
 }
 
-// Layers [first, last) of `shape` become those of `brief`, with their records.
+// Adds a record of `shape` to those of the other, with its seats in copies.
+void copy_record(const RunShape& shape, int64_t record, RunShape& other) {
+  other.records.push_back(shape.records[static_cast<size_t>(record)]);
+  for (size_t copy = 0; copy < shape.copies.seats.size(); ++copy) {
+    other.copies.seats[copy].push_back(shape.copies.seats[copy][static_cast<size_t>(record)]);
+  }
+}
+
+void clear_records(RunShape& shape) {
+  shape.records.clear();
+  shape.layer_record.clear();
+  for (std::vector<int>& seats : shape.copies.seats) seats.clear();
+}
+
+// A layer of `shape` becomes one of `brief`, with its records.
 void copy_layer(const RunShape& shape, int64_t layer, RunShape& brief) {
   const auto at = static_cast<int64_t>(brief.is_moe.size());
   const bool moe = shape.is_moe[static_cast<size_t>(layer)] != 0;
@@ -72,7 +102,7 @@ void copy_layer(const RunShape& shape, int64_t layer, RunShape& brief) {
   brief.is_moe.push_back(moe);
   brief.layer_record.push_back(static_cast<int64_t>(brief.records.size()));
   for (int64_t r = first; r <= first + (moe ? shape.num_experts : 0); ++r) {
-    brief.records.push_back(shape.records[static_cast<size_t>(r)]);
+    copy_record(shape, r, brief);
     brief.records.back().layer = at;
   }
 }
@@ -106,12 +136,11 @@ std::vector<int64_t> brief_layers(const RunShape& shape) {
 Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order) {
   Coarseness c;
   const bool one_device = shape.devices == 1;
-  // Copies have other seats.
-  if (shape.num_experts > 0 && !shape.copies.several()) {
-    const int64_t at_home = experts_at_every_home(shape);
-    const int64_t of_layer = std::max(1, shape.devices / shape.stages.count);
-    c.experts = fewest_together(at_home, expert_records(shape), limits.expert_records,
-                                std::max<int64_t>(1, at_home / div_ceil(4, of_layer)));
+  if (shape.num_experts > 0) {
+    const int64_t alike = experts_at_same_places(shape);
+    const int64_t of_layer = std::max(1, shape.devices / (shape.stages.count * shape.copies.count));
+    c.experts = fewest_together(alike, expert_records(shape), limits.expert_records,
+                                std::max<int64_t>(1, alike / div_ceil(4, of_layer)));
   }
   const int64_t most = in_order ? std::min(kMostInOrder, limits.microbatches) : limits.microbatches;
   // The microbatches of a shard are one device's, or sums of their own.
@@ -122,8 +151,9 @@ Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in
   const int64_t blocks = even_blocks(shape);
   const int64_t all = blocks * expert_records(shape) / c.experts;
   if (all <= limits.blocks) return c;
+  const int64_t of_cell = blocks_of_cell(shape);
   const int64_t of_microbatch = blocks * c.microbatches / shape.microbatches;
-  c.blocks = in_order ? std::max<int64_t>(1, of_microbatch) : blocks;
+  c.blocks = in_order ? std::clamp<int64_t>(of_microbatch, 1, of_cell) : of_cell;
   return c;
 }
 
@@ -145,10 +175,10 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
   }
   CHECK(coarse.num_experts * c.experts == shape.num_experts &&
         coarse.microbatches * c.microbatches == shape.microbatches);
-  coarse.records.clear();
-  coarse.layer_record.clear();
+  clear_records(coarse);
   std::vector<int64_t> parts;  // of the layer
-  for (RecordShape record : shape.records) {
+  for (int64_t r = 0; r <= shape.head(); ++r) {
+    RecordShape record = shape.records[static_cast<size_t>(r)];
     if (record.layer >= 0 && record.expert < 0) {
       coarse.layer_record.push_back(static_cast<int64_t>(coarse.records.size()));
       const bool moe = shape.is_moe[static_cast<size_t>(record.layer)] != 0;
@@ -158,7 +188,8 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
     const int64_t at = record.expert < 0 ? std::ssize(coarse.records)
                                          : coarse.layer_record.back() + 1 + record.expert;
     if (at == std::ssize(coarse.records)) {
-      coarse.records.push_back(record);
+      copy_record(shape, r, coarse);
+      coarse.records.back().expert = record.expert;
     } else {
       coarse.records[static_cast<size_t>(at)].num_elements += record.num_elements;
       coarse.records[static_cast<size_t>(at)].state_bytes += record.state_bytes;
@@ -169,7 +200,8 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
 }
 
 RunShape brief_shape(const RunShape& shape) {
-  if (shape.copies.several()) return shape;  // each has a seat for every record
+  // In zebra's order fewer chunks of copies may need more.
+  if (shape.zebra && shape.copies.several()) return shape;
   RunShape brief = shape;
   brief.in_place = false;  // the run's rows in place are of more microbatches
   brief.least_sums = PageTable::sum_pages(shape);
@@ -188,14 +220,14 @@ RunShape brief_shape(const RunShape& shape) {
     return brief;
   }
   brief.is_moe.clear();
-  brief.layer_record.clear();
   brief.stages.layers.clear();
-  brief.records = {brief.records.front()};
+  clear_records(brief);
+  copy_record(shape, shape.embedding(), brief);
   for (const int64_t l : brief_layers(shape)) {
     copy_layer(shape, l, brief);
     if (shape.stages.several()) brief.stages.layers.push_back(shape.stage_of(l));
   }
-  brief.records.push_back(shape.records.back());
+  copy_record(shape, shape.head(), brief);
   brief.num_layers = static_cast<int64_t>(brief.is_moe.size());
   return brief;
 }

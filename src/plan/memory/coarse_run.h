@@ -1,7 +1,8 @@
 // Turns a run into one of fewer and larger pieces, so that a model of tens of thousands of experts
-// is planned in a second. Experts of a layer that follow one another at one home, whose pages are
-// equal, become one expert of as many bytes; so do neighbouring microbatches of a shard, and the
-// blocks of an expert's rows. Small runs stay as they are, and are planned exactly. Pure.
+// is planned in a second. Experts of a layer that follow one another at one home, in copies also at
+// the same seats, and whose pages are equal, become one expert of as many bytes; so do neighbouring
+// microbatches of a shard, and the blocks of an expert's rows. Small runs stay as they are, and are
+// planned exactly. Pure.
 //
 // Coarse pieces change two things. The least memory of a step, which is that of its largest task,
 // is larger; plans lend a coarse run the difference (plan/forecast/step_forecast.h). And transfers
@@ -28,10 +29,10 @@ inline constexpr CoarseLimits kFinePlan{1024, 16, 8192, false}, kCoarsePlan{512,
     kSearchPlan{256, 4, 512, true};
 
 // {1, 1, 1} where the run is within the limits already. Its `experts` divides the experts of a
-// layer that each device is the home of, its `microbatches` the microbatches. At least four experts
-// a layer are left, and one on each device. in_order: blocks become no longer than a microbatch's
-// rows, so that code which splits them by microbatches keeps the run's order; there are at most
-// kMostInOrder microbatches.
+// layer that have the same home and seats, its `microbatches` the microbatches, its `blocks` are of
+// one cell of an expert's sums. At least four experts a layer are left, and one on each device.
+// in_order: blocks become no longer than a microbatch's rows, so that code which splits them by
+// microbatches keeps the run's order; there are at most kMostInOrder microbatches.
 inline constexpr int64_t kMostInOrder = 8;
 Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order = false);
 
@@ -40,7 +41,8 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& coarseness);
 
 // The run cut down to about two layers of each kind in each stage, and at most two microbatches, or
 // with several devices as many as the sums of two chunks divide. A step of it needs as much memory
-// as one of the run. Stages that take chunk by chunk have all their layers.
+// as one of the run. Stages that take chunk by chunk have all their layers, and copies in zebra's
+// order are not cut down.
 RunShape brief_shape(const RunShape& shape);
 
 }  // namespace pagoda

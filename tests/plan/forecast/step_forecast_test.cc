@@ -144,6 +144,30 @@ TEST(CoarseRun, HasTheSameParametersInFewerRecords) {
   }
 }
 
+// Of two copies on two devices each, even experts have the seats 0 and 2 and their home at 0, odd
+// ones 1, 3 and 3: eight of each, of which four are taken together, as four experts are left.
+TEST(CoarseRun, TakesExpertsTogetherThatHaveTheSameSeats) {
+  RunShape fine = on_devices(shape_of(model(2, 16), 8), 4);
+  fine.sums.expert_shards = 4;
+  divide_into_copies(2, fine);
+  const Coarseness c = coarseness(fine, {1, 1 << 20, 1 << 20});
+  EXPECT_EQ(c.experts, 4);
+  const RunShape coarse = coarse_shape(fine, c);
+  ASSERT_EQ(coarse.copies.seats.size(), 2u);
+  for (int64_t l = 0; l < 2; ++l) {
+    for (int64_t e = 0; e < 4; ++e) {
+      const int64_t record = coarse.expert(l, e);
+      const int odd = static_cast<int>(e % 2);
+      EXPECT_EQ(coarse.records[static_cast<size_t>(record)].expert, e);
+      EXPECT_EQ(coarse.records[static_cast<size_t>(record)].device, 3 * odd);
+      EXPECT_EQ(coarse.seat_of(record, 0), odd);
+      EXPECT_EQ(coarse.seat_of(record, 1), 2 + odd);
+    }
+  }
+  // Blocks are of a cell: 8 x 512 x 4 / 16 rows of an expert in four, of 256, so four blocks of 64.
+  EXPECT_EQ(coarseness(fine, {1 << 20, 1 << 20, 1}).blocks, 4);
+}
+
 // The run with all of its layers so many times, one after the other.
 RunShape repeated(const RunShape& shape, int64_t times, PipelineOrder order) {
   RunShape longer = shape;
@@ -179,10 +203,10 @@ RunShape repeated(const RunShape& shape, int64_t times, PipelineOrder order) {
   return longer;
 }
 
-// Whatever the layers, stages, chunks, devices and ranks.
+// Whatever the layers, stages, copies, chunks, devices and ranks.
 TEST(CoarseRun, BriefOnesOfManyLayersNeedAsMuchMemory) {
-  int64_t cut = 0, of_stages = 0;  // runs that have fewer layers, and those in stages
-  for (uint32_t seed = 1; seed <= 120; ++seed) {
+  int64_t cut = 0, of_stages = 0, of_copies = 0;  // runs that have fewer layers
+  for (uint32_t seed = 1; seed <= 160; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     const auto order = static_cast<PipelineOrder>(random() % 3);
@@ -192,6 +216,10 @@ TEST(CoarseRun, BriefOnesOfManyLayersNeedAsMuchMemory) {
     shape = repeated(shape, 1 + random() % 5, order);
     if (devices > 1 && random() % 2 == 0) {
       divide_into_ranks(random, 1 + static_cast<int>(random() % std::min(3, devices)), shape);
+    }
+    if (shape.sums.shards > 1 && devices / shape.stages.count > 1 && random() % 2 == 0) {
+      shape.sums.expert_shards = shape.sums.shards;
+      divide_into_copies(2, shape);
     }
     PlannedRun run;
     run.header_bytes = 4096;
@@ -206,10 +234,12 @@ TEST(CoarseRun, BriefOnesOfManyLayersNeedAsMuchMemory) {
       const bool fewer = brief_shape(shape).num_layers < shape.num_layers;
       cut += fewer;
       of_stages += fewer && shape.stages.several();
+      of_copies += fewer && shape.copies.several();
     }
   }
   EXPECT_GT(cut, 50);
   EXPECT_GT(of_stages, 10);
+  EXPECT_GT(of_copies, 5);
 }
 
 // Whatever the number of layers, microbatches and devices.
@@ -306,19 +336,25 @@ TEST(StepForecast, OfCoarsePiecesIsThatOfFineOnes) {
   }
 }
 
-// The same for several devices, whose experts that are taken together have one home. The coarsest
-// have four waves a layer, of which one's exchange is not hidden: times agree within a sixth.
+// The same for several devices, whose experts that are taken together have one home, also in
+// copies. The coarsest have four waves a layer, of which one's exchange is not hidden: times agree
+// within a sixth.
 TEST(StepForecast, OfCoarsePiecesIsThatOfFineOnesOnSeveralDevices) {
   const CoarseLimits all[] = {
       {1 << 20, 4, 1 << 20}, {4 * 32, 1 << 20, 1 << 20}, {4 * 16, 4, 64}};
   MachineSheet box = sheet();
   box.link.gb_s = 5;
   box.link.latency_us = 5;
-  for (const int devices : {2, 4}) {
+  for (const auto& [devices, copies] : {std::pair(2, 1), std::pair(4, 1), std::pair(4, 2)}) {
     for (const double host : {0.1, 2.0}) {
       box.device.count = devices;
       const ModelShape m = model(4, 64);
-      const PlannedRun run = run_of(on_devices(shape_of(m, 8), devices), 0.1, host);
+      RunShape shape = on_devices(shape_of(m, 8), devices);
+      if (copies > 1) {
+        shape.sums.expert_shards = devices;
+        divide_into_copies(copies, shape);
+      }
+      const PlannedRun run = run_of(shape, 0.1, host);
       auto fine = forecast_step(run, m, box, kNone);
       ASSERT_TRUE(fine.ok()) << fine.status().message();
       EXPECT_EQ(fine->coarseness, Coarseness());
@@ -329,17 +365,44 @@ TEST(StepForecast, OfCoarsePiecesIsThatOfFineOnesOnSeveralDevices) {
         ASSERT_TRUE(coarse.ok()) << coarse.status().message();
         EXPECT_NE(coarse->coarseness, Coarseness());
         const double time = coarse->step_s() / fine->step_s() - 1;
-        std::printf("%d devices, host %.1f, %lld experts %lld microbatches %lld blocks: time "
-                    "%+.3f, links %+.3f\n",
-                    devices, host, (long long)coarse->coarseness.experts,
-                    (long long)coarse->coarseness.microbatches,
-                    (long long)coarse->coarseness.blocks, time,
-                    coarse->busy_s(Resource::kLinks) / fine->busy_s(Resource::kLinks) - 1);
+        std::printf(
+            "%d devices, %d copies, host %.1f, %lld experts %lld microbatches %lld blocks: "
+            "time %+.3f, links %+.3f\n",
+            devices, copies, host, (long long)coarse->coarseness.experts,
+            (long long)coarse->coarseness.microbatches, (long long)coarse->coarseness.blocks, time,
+            coarse->busy_s(Resource::kLinks) / fine->busy_s(Resource::kLinks) - 1);
         EXPECT_LE(std::abs(time), 1.0 / 6);
         EXPECT_EQ(coarse->least.device_bytes, fine->least.device_bytes);
       }
     }
   }
+}
+
+// Two stages of two devices each, through which four chunks go: a group has a chunk's rows, also of
+// coarse blocks.
+TEST(StepForecast, OfCoarseBlocksIsThatOfFineOnesByChunks) {
+  const ModelShape m = model(4, 16);
+  RunShape shape = on_devices(shape_of(m, 16), 4);
+  shape.stages = divide_into_stages(2, PipelineOrder::kBreadthFirst, 4, 4);
+  shape.sums = {4, 2, 1};
+  for (RecordShape& r : shape.records) {
+    const int stage = shape.stage_of(r.layer);
+    r.device = 2 * stage + static_cast<int>(r.expert > 0 ? r.expert % 2 : 0);
+  }
+  shape.records.back().device = 2 * shape.stage_of(4);
+  shape.group_blocks = 16;
+  MachineSheet box = sheet();
+  box.device.count = 4;
+  box.link.gb_s = 5;
+  box.link.latency_us = 5;
+  const PlannedRun run = run_of(shape, 2.0, 2.0);
+  auto fine = forecast_step(run, m, box, kNone);
+  ASSERT_TRUE(fine.ok()) << fine.status().message();
+  auto coarse = forecast_step(run, m, box, {1 << 20, 1 << 20, 1});
+  ASSERT_TRUE(coarse.ok()) << coarse.status().message();
+  EXPECT_EQ(coarse->coarseness.blocks, 8);  // of 512 x 16 x 4 / 16 = 2,048 rows a fourth
+  std::printf("by chunks: fine %.5f s, coarse %.5f s\n", fine->step_s(), coarse->step_s());
+  EXPECT_NEAR(coarse->step_s(), fine->step_s(), 0.1 * fine->step_s());
 }
 
 TEST(StepForecast, NoPartDoesMoreThanItCan) {
