@@ -1,6 +1,8 @@
 #include "preview/few_layers.h"
 
 #include <algorithm>
+#include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,7 +23,7 @@ int64_t record_bytes(const RunShape& shape, int64_t record, bool with_state) {
 int64_t on_device(const RunShape& shape, int device, int64_t record, bool all_stays) {
   const RecordShape& of = shape.records[static_cast<size_t>(record)];
   const bool home = of.device == device;
-  const bool copied = of.expert < 0 && shape.computes_with(device, record);
+  const bool copied = shape.is_copied(record) && shape.computes_with(device, record);
   return home || copied ? record_bytes(shape, record, home && all_stays) : 0;
 }
 
@@ -148,6 +150,14 @@ FewLayers few_layers(int64_t stages) {
   return {stages * of_stage, 2 * stages * of_stage};
 }
 
+void offload_alike(const ModelShape& model, RunConfig& config) {
+  const std::vector<int64_t> offloaded = config.offloaded();
+  const auto moe = std::count(model.is_moe.begin(), model.is_moe.end(), uint8_t{1});
+  if (!config.zebra() || offloaded.size() == 1 || moe == 0) return;
+  const int64_t all = std::accumulate(offloaded.begin(), offloaded.end(), int64_t{0});
+  config.parallel.offloaded = {std::to_string((all + moe / 2) / moe)};
+}
+
 Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
                                           std::span<const RunConfig> configs,
                                           const ClusterSheet& cluster, const CoarseLimits& limits) {
@@ -179,6 +189,7 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
     const double share = static_cast<double>(count) / static_cast<double>(layers);
     std::vector<RunConfig> fewer(configs.begin(), configs.end());
     for (size_t r = 0; r < fewer.size(); ++r) {
+      offload_alike(model.shape, fewer[r]);
       // Rows travel in as many waves as among all layers, whose groups the least has no room for.
       fewer[r].plan.group_blocks = whole[r].shape.group_blocks;
     }

@@ -30,7 +30,12 @@ struct FewLayers {
 };
 FewLayers few_layers(int64_t stages);
 
-// What is said of peaks and drawn of the step is the second run's. The errors of forecast_ranks.
+// In zebra, has all layers leave as many experts where attention is: the mean of what the run's
+// layers with experts do, rounded. Else, or where one number is for all, nothing changes.
+void offload_alike(const ModelShape& model, RunConfig& config);
+
+// What is said of peaks and drawn of the step is the second run's. Of configs with unequal layers
+// offload_alike() is forecast. The errors of forecast_ranks.
 // REQUIRES: as that; has_alike_layers(), and a stage that has more layers than the second run.
 Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
                                           std::span<const RunConfig> configs,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "preview/few_layers.h"
 #include "preview/zebra_choice.h"
@@ -9,16 +11,19 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kMostChunks = 16, kMostStages = 16;
+constexpr int64_t kMostChunks = 16, kMostStages = 16, kMostCopies = 16;
 
 // The largest simulation that is made, some seconds, and the largest that is made many times.
 constexpr int64_t kMostParcels = 15'000, kFewParcels = 2'000;
 
 // About how many parcels of rows are exchanged in a pass: each chunk has one from each device of a
-// stage to each other. Coarse runs have at least four experts, whatever the devices.
+// copy of a stage to each other. Coarse runs have at least four experts, whatever the devices, and
+// each copy computes as many as all copies have homes.
 int64_t parcels(int64_t layers, const RunConfig& config) {
-  const int64_t of_stage = config.num_devices() / config.stages();
-  return layers * config.train.chunks * config.num_devices() * std::max<int64_t>(4, of_stage);
+  const int64_t copies = config.copies();
+  const int64_t together = config.num_devices() / (config.stages() * copies);
+  const int64_t of_device = std::max({int64_t{4}, together, copies});
+  return layers * config.train.chunks * config.num_devices() * of_device;
 }
 
 bool by_few_layers(const ModelShape& model, const RunConfig& config) {
@@ -31,10 +36,23 @@ int64_t simulated_layers(const ModelShape& model, const RunConfig& config) {
   return by_few_layers(model, config) ? few.more + few.fewer : model.num_layers();
 }
 
+// Few layers tell what zebra in stages takes for the fewest chunks, breadth-first; in other orders,
+// or with more chunks, they were a fifth off.
+bool may_be_few(const ModelShape& model, const RunConfig& config) {
+  if (!config.zebra() || config.stages() == 1 || !by_few_layers(model, config)) return true;
+  return config.parallel.order == PipelineOrder::kBreadthFirst &&
+         config.train.chunks == 2 * config.stages();
+}
+
 struct Choice {
   LayoutKind layout = LayoutKind::kExperts;
   int64_t chunks = 1, stages = 1;
 };
+
+// Both kinds of a zebra stage's devices have work of two chunks.
+int64_t least_chunks(LayoutKind layout, int64_t stages) {
+  return std::max<int64_t>(2, layout == LayoutKind::kZebra ? 2 * stages : stages);
+}
 
 // Chunks are what zebra works at side by side, and what follows each other through stages; without
 // these they bring nothing.
@@ -53,10 +71,9 @@ std::vector<Choice> choices(const RunConfig& config) {
   }
   for (const int64_t stages : divisions) {
     for (const int64_t chunks : several) {
-      if (chunks < stages) continue;
-      choices.push_back({LayoutKind::kPipeline, chunks, stages});
-      // Both kinds of a stage's devices have work of two chunks.
-      if (chunks >= 2 * stages) choices.push_back({LayoutKind::kZebra, chunks, stages});
+      for (const LayoutKind layout : {LayoutKind::kPipeline, LayoutKind::kZebra}) {
+        if (chunks >= least_chunks(layout, stages)) choices.push_back({layout, chunks, stages});
+      }
     }
   }
   return choices;
@@ -74,6 +91,7 @@ Configs changed(std::span<const RunConfig> configs, const Change& change) {
 Configs with(const Choice& choice, std::span<const RunConfig> configs) {
   return changed(configs, [&](RunConfig& config) {
     config.parallel.layout = choice.layout;
+    config.parallel.copies = 1;
     config.train.chunks = choice.chunks;
     if (choice.layout != LayoutKind::kExperts) config.parallel.stages = choice.stages;
   });
@@ -90,6 +108,28 @@ std::optional<Configs> with_shards_for_all(const Configs& configs) {
   return changed(configs, [&](RunConfig& of_rank) { of_rank.train.shards = devices; });
 }
 
+// Copies that are tried of a layout: as many as a stage has nodes, so that rows stay in these, and
+// of few devices also 2, 4, 8 and 16.
+std::set<int64_t> copy_choices(const RunConfig& config, int64_t nodes, bool few) {
+  std::set<int64_t> copies;
+  if (nodes / config.stages() > 1) copies.insert(nodes / config.stages());
+  for (int64_t more = 2; more <= kMostCopies && !few; more *= 2) copies.insert(more);
+  const int64_t of_copy = config.zebra() ? 2 : 1;  // devices at least
+  const int64_t most = std::min(kMostCopies, config.num_devices() / (config.stages() * of_copy));
+  copies.erase(copies.upper_bound(most), copies.end());
+  return copies;
+}
+
+// Whether all devices have room for the weights of so many copies; else each copy would read its
+// own from host or drives.
+bool have_room(const ModelShape& model, const ClusterSheet& cluster, int64_t copies) {
+  int64_t bytes = 0;
+  for (const MachineSheet& node : cluster.nodes) {
+    bytes += node.device_bytes() * (node.gpu() ? node.device.count : 1);
+  }
+  return 2 * copies * count_parameters(model).total <= bytes;
+}
+
 class LayoutSearcher {
  public:
   LayoutSearcher(const ModelSizes& model, std::span<const RunConfig> own,
@@ -102,10 +142,19 @@ class LayoutSearcher {
  private:
   void add(Configs configs) {
     auto layout = forecast(std::move(configs));
-    if (layout) found_.runs.push_back(std::move(*layout));
+    if (!layout) return;
+    const bool again =
+        layout->as_it_is && std::ranges::any_of(found_.runs, &SearchedLayout::as_it_is);
+    if (again) --found_.tried;
+    if (!again) found_.runs.push_back(std::move(*layout));
   }
+  void leave_open(RunConfig& config) const;
+  Configs with_copies(const Configs& configs, int64_t copies) const;
+  void add_copies();
+  void sort();
   bool improve(const std::vector<Configs>& variants);
-  void improve_order(bool few);
+  void improve_copies();
+  void improve_order();
   void improve_chunks();
   void improve_microbatch();
   void improve_exchange();
@@ -114,6 +163,7 @@ class LayoutSearcher {
   std::span<const RunConfig> own_;
   const ClusterSheet& cluster_;
   const CoarseLimits& limits_;
+  bool few_ = false;  // layouts are tried
   LayoutSearch found_;
 };
 
@@ -122,6 +172,7 @@ std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
   const RunConfig& first = configs.front();
   if (!first.validate_for_planning().ok()) return {};
   const int64_t layers = simulated_layers(model_.shape, first);
+  if (!may_be_few(model_.shape, first)) return {};
   if (parcels(layers, first) > kMostParcels && first.train.chunks > 1) {
     ++found_.too_large;
     return {};
@@ -132,12 +183,55 @@ std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
   const RunConfig &own = own_.front(), &config = layout->configs.front();
   // auto is experts without a profile.
   layout->as_it_is = own.zebra() == config.zebra() && own.stages() == config.stages() &&
-                     own.train.chunks == config.train.chunks &&
+                     own.copies() == config.copies() && own.train.chunks == config.train.chunks &&
                      own.train.shards == config.train.shards &&
+                     own.train.expert_shards == config.train.expert_shards &&
                      own.train.micro_batch_tokens == config.train.micro_batch_tokens &&
                      (own.stages() == 1 || own.parallel.order == config.parallel.order) &&
                      own.parallel.exchange == config.parallel.exchange;
   return layout.take();
+}
+
+// A copy sums by its own shards. What zebra leaves to the planner is chosen anew.
+Configs LayoutSearcher::with_copies(const Configs& configs, int64_t copies) const {
+  return changed(configs, [&](RunConfig& config) {
+    config.parallel.copies = copies;
+    config.train.shards = config.train.expert_shards = config.sums().shards;
+    leave_open(config);
+  });
+}
+
+// Of many devices of equal nodes it is chosen how many attend, and experts are all on the others;
+// every number of experts would take as long to plan.
+void LayoutSearcher::leave_open(RunConfig& config) const {
+  const RunConfig::Parallel& open = own_.front().parallel;
+  config.parallel.attention_devices = open.attention_devices;
+  config.parallel.offloaded = open.offloaded;
+  config.parallel.lags = open.lags;
+  config.parallel.kept_rows = open.kept_rows;
+  const bool none = few_ && config.zebra() && config.auto_offloaded() && cluster_.equal_nodes();
+  if (none) config.parallel.offloaded = {"0"};
+}
+
+// Tries copies of the fastest so far with zebra and without, of each number of stages.
+void LayoutSearcher::add_copies() {
+  std::set<std::pair<bool, int>> seen;  // zebra, stages
+  std::vector<Configs> fastest;
+  for (const SearchedLayout& run : found_.runs) {
+    const RunConfig& config = run.configs.front();
+    if (seen.emplace(config.zebra(), config.stages()).second) fastest.push_back(run.configs);
+  }
+  for (const Configs& configs : fastest) {
+    for (const int64_t copies : copy_choices(configs.front(), std::ssize(cluster_.nodes), few_)) {
+      if (have_room(model_.shape, cluster_, copies)) add(with_copies(configs, copies));
+    }
+  }
+}
+
+void LayoutSearcher::sort() {
+  std::stable_sort(found_.runs.begin(), found_.runs.end(), [](const auto& a, const auto& b) {
+    return a.forecast.step.step_s() < b.forecast.step.step_s();
+  });
 }
 
 // Puts the fastest of the variants first, if it is faster than all so far.
@@ -160,22 +254,31 @@ bool LayoutSearcher::improve(const std::vector<Configs>& variants) {
 }
 
 // GPipe, which is hardly faster than 1F1B anywhere, is tried where little time is to be saved.
-void LayoutSearcher::improve_order(bool few) {
+void LayoutSearcher::improve_order() {
   const Configs best = found_.runs.front().configs;
   if (best.front().stages() == 1) return;
   std::vector<Configs> variants;
   for (const PipelineOrder order : {PipelineOrder::kOneForwardOneBackward, PipelineOrder::kGpipe,
                                     PipelineOrder::kBreadthFirst}) {
-    if (order == best.front().parallel.order || (few && order == PipelineOrder::kGpipe)) continue;
+    if (order == best.front().parallel.order || (few_ && order == PipelineOrder::kGpipe)) continue;
     variants.push_back(changed(best, [&](RunConfig& of_rank) { of_rank.parallel.order = order; }));
   }
   improve(variants);
 }
 
+// Doubles them while that helps, unless none are faster than those of the nodes.
+void LayoutSearcher::improve_copies() {
+  const auto fastest = [&]() -> const RunConfig& { return found_.runs.front().configs.front(); };
+  if (fastest().copies() == 1 && std::ssize(cluster_.nodes) / fastest().stages() > 1) return;
+  while (improve({with_copies(found_.runs.front().configs, 2 * fastest().copies())})) {
+  }
+}
+
 // Doubles them while that helps.
 void LayoutSearcher::improve_chunks() {
+  const auto fastest = [&]() -> const RunConfig& { return found_.runs.front().configs.front(); };
   const auto twice = [](RunConfig& config) { config.train.chunks *= 2; };
-  while (found_.runs.front().configs.front().stages() > 1 &&
+  while ((fastest().stages() > 1 || fastest().zebra()) &&
          improve({changed(found_.runs.front().configs, twice)})) {
   }
 }
@@ -203,29 +306,32 @@ void LayoutSearcher::improve_exchange() {
 }
 
 // Where devices are so many that a simulation is long, few are made: of each number of stages one
-// number of chunks, and zebra with two.
+// number of chunks, the fewest.
 bool is_first(const Choice& choice) {
   if (choice.layout == LayoutKind::kExperts) return true;
-  return choice.chunks == std::max<int64_t>(2, choice.stages);
+  return choice.chunks == least_chunks(choice.layout, choice.stages);
 }
 
 LayoutSearch LayoutSearcher::run() {
-  const bool few = parcels(model_.shape.num_layers(), own_.front()) >
-                   kFewParcels * own_.front().train.chunks * own_.front().stages();
+  few_ = parcels(model_.shape.num_layers(), own_.front()) >
+         kFewParcels * own_.front().train.chunks * own_.front().stages();
   for (const Choice& choice : choices(own_.front())) {
-    if (few && !is_first(choice)) continue;
+    if (few_ && !is_first(choice)) continue;
     Configs configs = with(choice, own_);
+    for (RunConfig& config : configs) leave_open(config);
     auto for_all = with_shards_for_all(configs);
     if (!for_all || choice.layout == LayoutKind::kExperts) add(std::move(configs));
     if (for_all) add(std::move(*for_all));
   }
-  std::stable_sort(found_.runs.begin(), found_.runs.end(), [](const auto& a, const auto& b) {
-    return a.forecast.step.step_s() < b.forecast.step.step_s();
-  });
+  if (own_.front().copies() > 1) add(Configs(own_.begin(), own_.end()));
+  sort();
+  add_copies();
+  sort();
   const int64_t tried = found_.tried;
   if (found_.runs.empty()) return std::move(found_);
-  improve_order(few);
-  if (few) improve_chunks();
+  if (few_) improve_copies();
+  improve_order();
+  if (few_) improve_chunks();
   improve_microbatch();
   improve_exchange();
   found_.tried = tried;
@@ -240,11 +346,13 @@ std::vector<std::pair<std::string, std::string>> SearchedLayout::settings() cons
   copy.declare(table);
   std::vector<const char*> keys = {"train.micro_batch_tokens", "train.chunks"};
   if (copy.train.shards > 0) keys.push_back("train.shards");
+  if (copy.train.expert_shards > 1) keys.push_back("train.expert_shards");
   keys.push_back("parallel.layout");
   if (copy.zebra()) {
     keys.insert(keys.end(), {"parallel.attention_devices", "parallel.offloaded", "parallel.lags"});
   }
   if (copy.stages() > 1) keys.insert(keys.end(), {"parallel.stages", "parallel.order"});
+  if (copy.train.expert_shards > 1) keys.push_back("parallel.copies");
   if (copy.parallel.exchange != ExchangeSetting::kAuto) keys.push_back("parallel.exchange");
   std::vector<std::pair<std::string, std::string>> settings;
   for (const char* key : keys) settings.emplace_back(key, table.find(key)->toml());
@@ -275,10 +383,15 @@ std::string SearchedLayout::section() const {
 Result<SearchedLayout> forecast_layout(const ModelSizes& model, std::vector<RunConfig> configs,
                                        const ClusterSheet& cluster, const CoarseLimits& limits) {
   ASSIGN_OR_RETURN(std::vector<PlannedRun> planned, planned_ranks(model, configs, cluster));
-  for (RunConfig& config : configs) {
-    if (config.zebra()) write_zebra(planned.front().shape, config);
-  }
   const bool few = by_few_layers(model.shape, configs.front());
+  if (configs.front().zebra()) {
+    const bool open = configs.front().auto_offloaded();
+    for (RunConfig& config : configs) write_zebra(planned.front().shape, config);
+    if (few && open && configs.front().parallel.offloaded.size() > 1) {
+      for (RunConfig& config : configs) offload_alike(model.shape, config);
+      ASSIGN_OR_RETURN(planned, planned_ranks(model, configs, cluster));
+    }
+  }
   ASSIGN_OR_RETURN(RanksForecast forecast,
                    few ? forecast_few_layers(model, configs, cluster, std::move(planned), limits)
                        : forecast_ranks(model, configs, cluster, std::move(planned), limits));
@@ -301,6 +414,7 @@ ClusterPlanner layout_planner(const ModelSizes& model, const SearchedLayout& lay
     const int64_t devices = config.num_devices() / config.stages();
     other.total_devices = devices_of_nodes(other, cluster);
     if (other.train.shards == devices) other.train.shards = other.num_devices() / other.stages();
+    if (other.copies() > 1) other.train.expert_shards = other.sums().shards;
     const Configs configs(cluster.nodes.size(), other);
     auto found = LayoutSearcher(model, configs, cluster, limits).forecast(configs);
     if (!found) return {};

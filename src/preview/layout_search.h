@@ -1,13 +1,18 @@
 // Searches the layouts of a run that has a process on each node of a cluster: parallel.layout, with
 // 2 to 16 train.chunks for zebra, in which the planner chooses what else is open
 // (preview/zebra_choice.h), and for pipelines of 2, 4, 8 and 16 stages, and as many as the run has,
-// in the order that it names; where a stage has more devices than there are shards, with as many
-// shards as devices; of few devices also zebra in these stages. Of the fastest the other orders
-// are tried, larger microbatches, and each parallel.exchange where the run leaves it open. All are
-// forecast with the tasks that `train` runs (preview/run_forecast.h), so models with dense layers
-// and nodes of any kinds are no special case. Fewer layouts are tried where devices are many, one
-// of train.chunks for each stage and then more, and steps of a few layers are simulated
-// (preview/few_layers.h). parallel changes no bit; train does. Pure.
+// in the order that it names, and zebra in these stages; without zebra, where a stage has more
+// devices than there are shards, with as many shards as devices. The fastest of each number of
+// stages, with zebra and without, is tried with parallel.copies: one on each node of a stage, and
+// 2, 4, 8 and 16, which may be of unequal size, as far as all devices have room for so many copies
+// of the weights. Of the fastest of all the other orders are tried,
+// larger microbatches, and each parallel.exchange where the run leaves it open. All are forecast
+// with the tasks that `train` runs (preview/run_forecast.h), so models with dense layers and nodes
+// of any kinds are no special case. Fewer layouts are tried where devices are many, of train.chunks
+// the fewest and then more, of copies one on each node and then more, and of zebra on equal nodes
+// those whose experts are all away from attention; and steps of a few layers are simulated
+// (preview/few_layers.h), which for zebra in stages is breadth-first alone, with the fewest chunks.
+// parallel changes no bit; train does. Pure.
 #pragma once
 
 #include <span>

@@ -47,9 +47,10 @@ TEST(LayoutSearch, WhatIsFoundIsARunOfItsOwn) {
   const std::vector<RunConfig> configs = long_rows(cluster);
   EXPECT_EQ(configs.front().total_devices, 3);
   const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
-  // Experts with one chunk, zebra and two stages with 2, 4, 8 and 16.
-  EXPECT_EQ(found.tried, 9);
-  ASSERT_EQ(found.runs.size(), 9u);
+  // Experts with one chunk, zebra and two stages with 2, 4, 8 and 16; of experts also two copies,
+  // of two devices and of one, and three.
+  EXPECT_EQ(found.tried, 9 + 2);
+  ASSERT_EQ(found.runs.size(), 9u + 2u);
   EXPECT_EQ(std::ranges::count_if(found.runs, &SearchedLayout::as_it_is), 1);
   for (const SearchedLayout& run : found.runs) {
     const double step_s = run.forecast.step.step_s();
@@ -58,7 +59,7 @@ TEST(LayoutSearch, WhatIsFoundIsARunOfItsOwn) {
     ASSERT_TRUE(again.ok()) << again.status().message();
     EXPECT_DOUBLE_EQ(again->step.step_s(), step_s) << run.section();
     const RunConfig& config = run.configs.front();
-    EXPECT_EQ(config.zebra() || config.stages() == 2, !run.as_it_is);
+    EXPECT_EQ(config.zebra() || config.stages() == 2 || config.copies() > 1, !run.as_it_is);
     EXPECT_EQ(config.auto_lags(), !config.zebra());
     EXPECT_EQ(config.auto_offloaded(), !config.zebra());
   }
@@ -93,7 +94,10 @@ std::vector<RunConfig> eight_rows(const ClusterSheet& cluster, int64_t chunks) {
 
 // 48 layers on 8 devices are 48 x 8 x 8 = 3,072 parcels, so that few layouts are tried, by steps of
 // a few layers: experts as they are, zebra with two chunks, two stages with two, four with four and
-// eight with eight. Of eight stages both steps have 8 x 3 x 8 x 8 x 4 = 6,144 parcels.
+// eight with eight, zebra in two stages with four and in four with eight. Of eight stages both
+// steps have 8 x 3 x 8 x 8 x 4 = 6,144 parcels. Experts and zebra are also tried with a copy on
+// each node; experts then have few enough parcels, 48 x 8 x 4 = 1,536, for all layers to be
+// simulated.
 TEST(LayoutSearch, OfManyDevicesSomeAreTriedByAFewLayers) {
   ClusterSheet cluster = three_kinds();
   MachineSheet node = machine("gpu-8x80gb");
@@ -103,10 +107,18 @@ TEST(LayoutSearch, OfManyDevicesSomeAreTriedByAFewLayers) {
   const LayoutSearch found =
       search_layouts(published("qwen3-30b-a3b"), configs, cluster, kSearchPlan);
   EXPECT_EQ(found.too_large, 0);
-  EXPECT_EQ(found.tried, 1 + 1 + 3);
+  EXPECT_EQ(found.tried, 1 + 1 + 3 + 2 + 2);
   ASSERT_FALSE(found.runs.empty());
+  const auto some = [&](auto&& is) {
+    return std::ranges::any_of(found.runs,
+                               [&](const SearchedLayout& run) { return is(run.configs.front()); });
+  };
+  EXPECT_TRUE(some([](const RunConfig& c) { return c.zebra() && c.stages() == 4; }));
+  EXPECT_TRUE(some([](const RunConfig& c) { return c.zebra() && c.copies() == 2; }));
   for (const SearchedLayout& run : found.runs) {
-    EXPECT_TRUE(run.few_layers) << run.text();
+    const RunConfig& config = run.configs.front();
+    EXPECT_EQ(run.few_layers, config.zebra() || config.copies() == 1) << run.text();
+    EXPECT_EQ(config.parallel.offloaded.size(), 1u) << run.text();
     EXPECT_EQ(run.forecast.tokens, 8 * 4096);
     EXPECT_EQ(run.forecast.step.ranks.size(), 2u);
   }
@@ -114,14 +126,15 @@ TEST(LayoutSearch, OfManyDevicesSomeAreTriedByAFewLayers) {
 
 // Layers of which half have no experts are not alike. With two chunks on 32 devices experts and
 // zebra have 48 x 2 x 32 x 32 = 98,304 parcels, two stages with two chunks, four with four and
-// eight with eight half of that.
+// eight with eight half of that, and zebra in two stages and in four, with twice the chunks, as
+// many.
 TEST(LayoutSearch, WhatIsTooLargeIsLeftOut) {
   ModelSizes model = published("qwen3-30b-a3b");
   for (size_t l = 0; l < model.shape.is_moe.size(); l += 2) model.shape.is_moe[l] = 0;
   ClusterSheet cluster = three_kinds();
   cluster.nodes.assign(4, machine("gpu-8x80gb"));
   const LayoutSearch found = search_layouts(model, eight_rows(cluster, 2), cluster, kSearchPlan);
-  EXPECT_EQ(found.too_large, 1 + 1 + 3);
+  EXPECT_EQ(found.too_large, 1 + 1 + 3 + 2);
   EXPECT_EQ(found.tried, 0);
   EXPECT_TRUE(found.runs.empty());
 }
@@ -179,9 +192,137 @@ TEST(LayoutSearch, ChunksThatDoNotDivideAreLeftOut) {
     config.train.tokens_per_step = 6 * config.data.sequence_len;
     config.train.chunks = 3;
   }
-  // Experts with three chunks, zebra and two stages with two and three.
+  // Experts with three chunks, zebra and two stages with two and three; and of the two shards that
+  // experts have then, two copies.
   const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
-  EXPECT_EQ(found.tried, 5);
+  EXPECT_EQ(found.tried, 5 + 1);
+}
+
+// A layer, which no stages share, of 16 experts of 3 x 1,024 x 512 elements.
+constexpr const char* kOneLayer = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 8000,
+  "hidden_size": 1024, "num_hidden_layers": 1, "num_attention_heads": 16,
+  "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 4096,
+  "moe_intermediate_size": 512, "num_experts": 16, "num_experts_per_tok": 4,
+  "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "router_aux_loss_coef": 0.01, "initializer_range": 0.02,
+  "max_position_embeddings": 65536, "mlp_only_layers": [], "decoder_sparse_step": 1,
+  "attention_bias": false})";
+constexpr double kExperts = 16, kExpertElements = 3.0 * 1024 * 512, kHidden = 1024, kChosen = 4;
+
+// Two nodes of two devices, which are near in a node and far between nodes.
+ClusterSheet far_nodes() {
+  ClusterSheet cluster;
+  cluster.network.gb_s = 1;
+  cluster.network.latency_us = 50;
+  MachineSheet node = machine("gpu-l40s");
+  node.device.count = 2;
+  node.link.gb_s = 20;
+  node.link.latency_us = 10;
+  cluster.nodes.assign(2, node);
+  return cluster;
+}
+
+std::vector<RunConfig> rows_of(int64_t rows, int64_t tokens, const ClusterSheet& cluster) {
+  RunConfig config;
+  config.data.sequence_len = config.train.micro_batch_tokens = tokens;
+  config.train.tokens_per_step = rows * tokens;
+  config.train.save_steps = 0;
+  config.total_devices = devices_of_nodes(config, cluster);
+  return std::vector(cluster.nodes.size(), config);
+}
+
+// The fastest without zebra that has so many copies, or one that is empty.
+SearchedLayout fastest_of(const LayoutSearch& found, int copies) {
+  for (const SearchedLayout& run : found.runs) {
+    const RunConfig& config = run.configs.front();
+    if (!config.zebra() && config.copies() == copies) return run;
+  }
+  ADD_FAILURE() << "none has " << copies << " copies";
+  return {};
+}
+
+// Half of a node's rows are for experts of the other: each goes and comes in two bytes an element,
+// and in the backward goes again, its gradient too, and the gradient of what it was made of comes;
+// with four bytes a row both ways. A copy of the experts on each node takes as much to the other,
+// once a step, as the weights of half of them, and for the other half the sums of its gradients.
+TEST(LayoutSearch, CopiesWinWhereManyRowsWouldGoFar) {
+  const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
+  const ClusterSheet cluster = far_nodes();
+  constexpr int64_t kRows = 64, kTokens = 2048;
+  const LayoutSearch found =
+      search_layouts(model, rows_of(kRows, kTokens, cluster), cluster, kCoarsePlan);
+  ASSERT_FALSE(found.runs.empty());
+  const SearchedLayout &best = found.runs.front(), alone = fastest_of(found, 1);
+  EXPECT_EQ(best.configs.front().copies(), 2) << best.text();
+  EXPECT_FALSE(best.configs.front().zebra()) << best.text();
+  const double rows = kRows * kTokens / 2 * kChosen / 2;
+  const double row_bytes = rows * (10 * kHidden + 8);
+  const double copy_bytes = kExperts / 2 * kExpertElements * (2 + 4);
+  const double link = 1e9 * 2;  // both devices'
+  EXPECT_GE(alone.forecast.step.step_s(), row_bytes / link);
+  EXPECT_LT(best.forecast.step.step_s(), row_bytes / link);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const auto sent = [&](const SearchedLayout& run) {
+      return static_cast<double>(run.forecast.step.ranks[rank].sent_bytes);
+    };
+    EXPECT_EQ(sent(alone) - sent(best), row_bytes - copy_bytes);
+  }
+  const std::string section = best.section();
+  EXPECT_NE(section.find("\nexpert_shards = 8\n"), std::string::npos) << section;
+  EXPECT_NE(section.find("\ncopies = 2\n"), std::string::npos) << section;
+}
+
+// Nodes of two devices and of one: each is a copy, and no row leaves it.
+TEST(LayoutSearch, CopiesOfUnequalSizeAreThoseOfUnequalNodes) {
+  const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
+  ClusterSheet cluster = far_nodes();
+  cluster.nodes[1].device.count = 1;
+  const std::vector<RunConfig> configs = rows_of(64, 2048, cluster);
+  ASSERT_EQ(configs.front().total_devices, 3);
+  const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
+  ASSERT_FALSE(found.runs.empty());
+  const RunConfig& best = found.runs.front().configs.front();
+  EXPECT_EQ(best.copies(), 2) << found.runs.front().text();
+  auto planned = planned_ranks(model, found.runs.front().configs, cluster);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  const RunShape& shape = planned->front().shape;
+  EXPECT_EQ(shape.copies.devices, (std::vector<int>{0, 0, 1}));
+  for (int64_t r = 0; r < shape.head(); ++r) {
+    if (shape.records[static_cast<size_t>(r)].expert < 0) continue;
+    EXPECT_EQ(shape.seat_of(r, 1), 2);
+  }
+}
+
+// Of so few tokens the rows are a fourth of what copies would send.
+TEST(LayoutSearch, CopiesLoseWhereRowsAreFew) {
+  const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
+  const ClusterSheet cluster = far_nodes();
+  const LayoutSearch found = search_layouts(model, rows_of(8, 256, cluster), cluster, kCoarsePlan);
+  ASSERT_FALSE(found.runs.empty());
+  EXPECT_EQ(found.runs.front().configs.front().copies(), 1) << found.runs.front().text();
+  EXPECT_LT(fastest_of(found, 1).forecast.step.step_s(),
+            fastest_of(found, 2).forecast.step.step_s());
+  EXPECT_LT(fastest_of(found, 2).forecast.step.step_s(),
+            fastest_of(found, 4).forecast.step.step_s());
+}
+
+// A run that has copies is one of those found, and others have none.
+TEST(LayoutSearch, ARunsOwnCopiesStayAmongThose) {
+  const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
+  const ClusterSheet cluster = far_nodes();
+  std::vector<RunConfig> configs = rows_of(8, 256, cluster);
+  for (RunConfig& config : configs) {
+    config.parallel.copies = 3;  // two devices, and one twice
+    config.train.shards = config.train.expert_shards = 8;
+  }
+  const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
+  EXPECT_EQ(std::ranges::count_if(found.runs, &SearchedLayout::as_it_is), 1);
+  for (const SearchedLayout& run : found.runs) {
+    EXPECT_EQ(run.as_it_is, run.configs.front().copies() == 3) << run.text();
+  }
+  const std::string section = fastest_of(found, 1).section();
+  EXPECT_NE(section.find("\ncopies = 1\n"), std::string::npos) << section;
 }
 
 }  // namespace
