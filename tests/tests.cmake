@@ -38,8 +38,8 @@ target_link_libraries(op_cases PUBLIC kernels optim)
 target_compile_options(op_cases PRIVATE ${test_optimisation})
 
 # What tests share, compiled once.
-pagoda_layer(testing DIR tests/testing tests/testing/plan tests/testing/ranks tests/testing/storage
-  DEPENDS cli op_cases GTest::gtest OpenSSL::Crypto)
+pagoda_layer(testing DIR tests/testing tests/testing/hetermoe tests/testing/plan
+  tests/testing/ranks tests/testing/storage DEPENDS cli op_cases GTest::gtest OpenSSL::Crypto)
 target_compile_definitions(testing PUBLIC PAGODA_MPIRUN="${MPIEXEC_EXECUTABLE}"
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})

@@ -247,7 +247,7 @@ PLANTED = [
     ("offload/d.h", '#pragma once\n#include "kernels/c.h"\n', "offload may not stand on kernels"),
     ("src/plan/e.cc", '#include "offload/pager.h"\n', "plan may not stand on offload"),
     ("src/plan/step/f.cc", "#include <chrono>\n", "must stay pure"),
-    ("src/plan/step/y.cc", '#include "plan/search/y.h"\n', "may not stand on plan/search"),
+    ("src/plan/step/y.cc", '#include "plan/zebra/y.h"\n', "may not stand on plan/zebra"),
     ("src/train/z.cc", '#include "report/progress.h"\n', "train may not stand on report"),
     ("src/train/g.cc", "#include <liburing.h>\n", "offload/storage_uring.cc"),
     ("src/model/h.cc", "#include <cuda_runtime.h>\n", "kernels/cuda/"),

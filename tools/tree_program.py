@@ -4,7 +4,7 @@ that only tests have a use for. Used by check_tree.py."""
 import pathlib
 import re
 
-from tree_rooms import (CODE, KEPT_FOR, blank_comments_and_strings, is_product, quoted_includes)
+from tree_rooms import CODE, blank_comments_and_strings, is_product, quoted_includes
 
 TYPE = re.compile(r"\b(?:struct|class|union|enum(?:\s+class)?)\s+(?:\[\[\w+\]\]\s*)?([A-Za-z_]\w*)"
                   r"(?:\s+final)?\s*(?::[^:{][^{]*)?$")
@@ -77,10 +77,5 @@ def reached_files(root, names):
 def unreached_files(root, names):
     product, reached = reached_files(root, names)
     for name in product:
-        stem = name.rsplit(".", 1)[0]
-        if name not in reached and stem not in KEPT_FOR:
+        if name not in reached:
             yield name, 1, "nothing but tests reaches it: the program has no use for it"
-    for stem in KEPT_FOR:
-        files = [n for n in product if n.rsplit(".", 1)[0] == stem]
-        if files and all(n in reached for n in files):
-            yield files[0], 1, "the program uses it now: take it out of KEPT_FOR"

@@ -48,16 +48,12 @@ ROOMS = {
     "plan/machine": PLAN | {"plan/step"},
     "plan/memory": PLAN | {"plan/step", "plan/machine"},
     "plan/forecast": PLAN | {"plan/step", "plan/machine", "plan/memory"},
-    "plan/mesh": PLAN | {"plan/step", "plan/machine"},
     "plan/zebra": PLAN | {"plan/step", "plan/machine"},
-    "plan/search": PLAN | {"optim/state_format.h", "plan/step", "plan/machine", "plan/mesh",
-                           "plan/zebra"},
     "plan/exchange": PLAN | {"plan/rounds", "plan/step"},
     "config": {"base", "hardware", "device", "kernels", "offload", "optim", "model", "data",
                "plan/step", "plan/machine"},
     "train": RUN | {"plan/exchange"},
-    "preview": RUN | {"plan/rounds", "plan/exchange", "plan/forecast", "plan/search", "plan/zebra",
-                      "train"},
+    "preview": RUN | {"plan/rounds", "plan/exchange", "plan/forecast", "plan/zebra", "train"},
     "report": RUN | {"train"},
     "commands": RUN | {"plan/exchange", "train", "preview", "report", "gguf"},
     "bench/race": RUN,
@@ -67,12 +63,6 @@ ROOMS = {
     "cli": RUN | {"preview", "report", "commands", "bench", "bench/sheet", "gguf"},
     "cli/doctor": RUN | {"cli", "bench/sheet"},
     "cli/plan": RUN | {"plan/", "preview", "report", "commands", "cli"},
-}
-
-# Product files that the program does not use yet, without their endings, and the coming work that
-# will. It ends empty.
-KEPT_FOR = {
-    "src/plan/zebra/zebra_join": "Pipelines: zebra groups as copies",
 }
 
 # A header's name, and the paths (or beginnings of paths) that may include it.

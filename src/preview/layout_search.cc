@@ -201,8 +201,8 @@ Configs LayoutSearcher::with_copies(const Configs& configs, int64_t copies) cons
   });
 }
 
-// Of many devices of equal nodes it is chosen how many attend, and experts are all on the others;
-// every number of experts would take as long to plan.
+// Leaves open what the run does. On many devices of equal nodes experts are all away from those
+// that attend, since each number of them would take as long to plan.
 void LayoutSearcher::leave_open(RunConfig& config) const {
   const RunConfig::Parallel& open = own_.front().parallel;
   config.parallel.attention_devices = open.attention_devices;

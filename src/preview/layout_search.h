@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/search/cluster_changes.h"
+#include "preview/cluster_changes.h"
 #include "preview/run_forecast.h"
 
 namespace pagoda {

@@ -76,7 +76,7 @@ std::vector<RunConfig> as_planned(const ModelSizes& model, std::vector<RunConfig
   return configs;
 }
 
-// A plan names changes that gain a fiftieth (plan/search/cluster_changes.h), so the forecast must
+// A plan names changes that gain a fiftieth (preview/cluster_changes.h), so the forecast must
 // not be further off, and in zebra's many stages little more.
 TEST(FewLayers, TakeTheStepOfAll) {
   constexpr auto kAlternating = PipelineOrder::kOneForwardOneBackward;
@@ -124,7 +124,7 @@ TEST(FewLayers, TakeTheStepOfAll) {
   }
 }
 
-// Of four layers with experts these leave 5 + 6 + 6 + 5 = 22: five and a half of each, rounded up.
+// Four layers with experts leave 5 + 6 + 6 + 5 = 22: five and a half each, rounded up.
 TEST(FewLayers, LeaveAsManyExpertsWhereAttentionIs) {
   ModelSizes model = model_of(5, 32);
   model.shape.is_moe[0] = 0;

@@ -4,13 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "cli/sheet_file.h"
 #include "kernels/ops.h"
-#include "plan/machine/pass_cost.h"
+#include "plan/machine/work_cost.h"
 #include "preview/model_sizes.h"
 #include "preview/run_forecast.h"
 #include "tests/preview/published_configs.h"
@@ -19,16 +20,6 @@ namespace pagoda {
 namespace {
 
 constexpr int64_t kLen = 4096;
-
-// A trainer's groups of rows are those that passes count.
-TEST(GpuTimes, CountsTheGroupsOfTheTrainer) {
-  const ModelCost model = model_cost(published("olmoe-1b-7b").shape).take();
-  const MachineSheet gpu = machine("gpu-24gb"), cpu = machine("cpu-2-cores");
-  const auto rows = static_cast<double>(kMostTogether * kRowBlock);
-  EXPECT_EQ(PassClock(gpu, model, kLen).grouped(rows, 1).groups, 1);
-  EXPECT_EQ(PassClock(gpu, model, kLen).grouped(rows + 1, 1).groups, 2);
-  EXPECT_EQ(PassClock(cpu, model, kLen).grouped(rows, 1).groups, kMostTogether);
-}
 
 // A GPU on which operations alone take time, at its peak.
 MachineSheet operations_only() {
@@ -77,9 +68,13 @@ TEST(GpuTimes, RecomputationLeavesAtMostFourFifths) {
 // TFLOP/s of an expert's products, forward and backward, for so many rows.
 double expert_tflops(const ModelCost& model, double rows) {
   const MachineSheet sheet = machine("gpu-8x80gb");
-  const PassClock clock(sheet, model, kLen);
   const LayerCost& layer = model.layers.back();
-  const double seconds = clock.experts(layer, false).seconds(clock.grouped(rows, 1)).both_s();
+  const LayerWork work = layer_work(layer, {static_cast<double>(model.hidden_size), kLen}, 0);
+  const double groups = std::ceil(rows / static_cast<double>(kMostTogether * kRowBlock));
+  double seconds = 0;
+  for (const Work& pass : {work.expert, work.expert_backward}) {
+    seconds += WorkClock(sheet, kLen).cost(pass, groups, groups).seconds(rows);
+  }
   const double flops = 3 * 2 * static_cast<double>(layer.expert_parameters) * rows;
   return flops / seconds / 1e12;
 }

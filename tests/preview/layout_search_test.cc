@@ -294,7 +294,7 @@ TEST(LayoutSearch, CopiesOfUnequalSizeAreThoseOfUnequalNodes) {
   }
 }
 
-// Of so few tokens the rows are a fourth of what copies would send.
+// Rows of so few tokens are a fourth of what copies would send.
 TEST(LayoutSearch, CopiesLoseWhereRowsAreFew) {
   const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
   const ClusterSheet cluster = far_nodes();

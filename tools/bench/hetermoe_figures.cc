@@ -5,9 +5,8 @@
 #include <initializer_list>
 #include <vector>
 
-#include "plan/zebra/zebra_join.h"
-#include "plan/zebra/zebra_pipeline.h"
-#include "tests/testing/plan/heterogeneous_sweep.h"
+#include "tests/testing/hetermoe/heterogeneous_sweep.h"
+#include "tests/testing/hetermoe/zebra_pipeline.h"
 #include "tests/testing/plan/served_layers.h"
 
 namespace pagoda {
@@ -201,33 +200,6 @@ void print_ratios(const SweepModel& model) {
   });
 }
 
-// Two groups of 3 + 3 devices, or one of 4 + 2 beside one of 2 + 4, with the tokens shared out:
-// what unequal groups cost, and the sums of attention's gradients over all of them.
-void print_joined(const SweepModel& model) {
-  constexpr int32_t kMicrobatches = 16;
-  std::printf(
-      "\n%s, two zebra groups of 12 devices in all, %d microbatches: seconds of a step, "
-      "of which waiting for sums of attention's gradients\n"
-      "  sequence   3 + 3 and 3 + 3             4 + 2 and 2 + 4\n",
-      model.name, kMicrobatches);
-  print_rows({4, 16, 32}, [&](double tokens) {
-    for (const auto& [faster, slower] : {std::pair(3, 3), std::pair(4, 2)}) {
-      ZebraJoin join;
-      // An all-reduce of 4 d^2 bf16 gradients a layer over 6 attention devices at the sweep's rate.
-      join.attention_reduce_s = 50e-6 + 2 * 5 / 6.0 * 8 * model.hidden * model.hidden / 12.5e9;
-      for (const auto& [m, n] : {std::pair(faster, slower), std::pair(slower, faster)}) {
-        join.groups.push_back(
-            zebra_group(sweep_step(model, m, n, tokens), kMicrobatches, model.experts).take());
-      }
-      const auto shares = share_microbatches(join.groups, kMicrobatches).take();
-      for (size_t g = 0; g < shares.size(); ++g) join.groups[g].microbatches = shares[g];
-      const JoinedStep step = best_zebra_join(join).take();
-      std::printf("   %2d + %2d: %7.3f (%.4f)", shares[0], shares[1], step.step_s,
-                  step.attention_wait_s);
-    }
-  });
-}
-
 // Seconds of a step in one zebra group of 6 + 6 devices, and in two stages of 3 + 3 with half of
 // the layers each.
 void print_stages(const SweepModel& model) {
@@ -270,7 +242,6 @@ void print_hetermoe_figures() {
   print_ratios(kMixtralD1);
   print_equal_devices();
   print_busy_shares();
-  print_joined(kMixtralD1);
   print_stages(kMixtralD1);
 }
 

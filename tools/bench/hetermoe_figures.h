@@ -1,5 +1,5 @@
-// HeterMoE's Figures 7 to 12 and Table 3 in simulation (tests/testing/plan/heterogeneous_sweep.h),
-// beside the paper's numbers; the same on every machine.
+// HeterMoE's Figures 7 to 12 and Table 3 in simulation, beside the paper's numbers
+// (tests/testing/hetermoe/heterogeneous_sweep.h); the same on every machine.
 #pragma once
 
 namespace pagoda {

@@ -62,10 +62,10 @@ void print_best_layout(const char* name, const ModelSizes& model, const ClusterS
   std::printf("%6.1f   %10.0f   %-9s ", 100 * best.forecast.mfu(),
               best.forecast.tokens_per_s() / static_cast<double>(config.total_devices),
               resource_name(best.forecast.step.bottleneck()));
-  double experts_s = 0;  // of the fastest without stages
+  double experts_s = 0;  // of the fastest without stages and copies
   for (const SearchedLayout& run : found.runs) {
     const RunConfig& of = run.configs.front();
-    if (of.stages() > 1 || of.zebra() || experts_s > 0) continue;
+    if (of.stages() > 1 || of.zebra() || of.copies() > 1 || experts_s > 0) continue;
     experts_s = run.forecast.step.step_s();
   }
   if (experts_s > 0) {

@@ -15,8 +15,7 @@
 #include "cli/run_command.h"
 #include "cli/sheet_file.h"
 #include "plan/machine/work_cost.h"
-#include "plan/search/cluster_changes.h"
-#include "plan/search/node_pair_search.h"
+#include "preview/cluster_changes.h"
 #include "preview/layout_choice.h"
 #include "preview/layout_search.h"
 #include "preview/model_centric_choice.h"
@@ -42,11 +41,11 @@ class PlanCommand : public RunCommand {
                     "tokens of a whole run, to tell its time and what it writes")
         ->type_name("INT");
     app()
-        .add_option("--cluster", cluster_, "sheet of a cluster, to find the best strategy on it")
+        .add_option("--cluster", cluster_, "sheet of a cluster, to find the best layout on it")
         ->type_name("FILE");
     app().add_flag("--search", search_,
-                   "list settings of the run on the machine, or all strategies to train on several "
-                   "devices and layouts of the run on them, best first");
+                   "list settings of the run on the machine, or on several devices its layouts, "
+                   "best first");
     app().add_option("--html", html_, "file for a page that shows one step")->type_name("FILE");
     app()
         .add_option("--routing", routing_,
@@ -70,7 +69,6 @@ class PlanCommand : public RunCommand {
                                                   const ClusterSheet& where,
                                                   bool whole_rows = false);
   Status add_layouts(const ModelSizes& model, SearchReport& report);
-  Status add_strategies(const ModelSizes& model, SearchReport& report);
   Result<RoutedForecast> plan_routing(const ModelSizes& model, std::vector<PlannedRun> runs,
                                       const ClusterSheet& where) const;
   ClusterDemand demand() const {
@@ -103,13 +101,13 @@ Status PlanCommand::read() {
   }
   if (tokens_ > 0 && search_ && cluster_.empty()) {
     return Status(Exit::kUsage,
-                  "--tokens: plans the run as it is, or with --cluster the best strategy; "
+                  "--tokens: plans the run as it is, or with --cluster the best layout; "
                   "leave out --search");
   }
   if (!html_.empty() && search_ && cluster_.empty()) {
     return Status(Exit::kUsage,
                   "--html: shows a step of the run as it is, or with --cluster of "
-                  "the best strategy; leave out --search");
+                  "the best layout; leave out --search");
   }
   if (!routing_.empty() && search_ && cluster_.empty()) {
     return Status(Exit::kUsage,
@@ -227,7 +225,7 @@ Result<RoutedForecast> PlanCommand::plan_routing(const ModelSizes& model,
                          *trace_);
 }
 
-// On equal nodes, where the best layout is what is planned.
+// The best layout is what is planned.
 Status PlanCommand::add_layouts(const ModelSizes& model, SearchReport& report) {
   const ClusterSheet& where = *where_;
   ASSIGN_OR_RETURN(const std::vector<RunConfig> configs, configs_of_ranks(model, where, true));
@@ -250,36 +248,6 @@ Status PlanCommand::add_layouts(const ModelSizes& model, SearchReport& report) {
   return write_output(html_, layout_page(report));
 }
 
-// On nodes of two kinds.
-Status PlanCommand::add_strategies(const ModelSizes& model, SearchReport& report) {
-  const ClusterSheet& where = *where_;
-  auto strategies = pagoda::search_cluster(model.shape, where, demand());
-  if (strategies.ok()) report.strategies = strategies.take();
-  if (search_) {
-    auto ideal_s = ideal_parallel_s(model.shape, where, demand());
-    if (ideal_s.ok()) report.ideal_s = *ideal_s;
-    auto configs = configs_of_ranks(model, where);
-    if (configs.ok()) report.layouts = search_layouts(model, *configs, where, kSearchPlan);
-  }
-  const bool refused = !strategies.ok() && strategies.status().code() != Exit::kDoesNotFit;
-  if (refused && !report.fits()) return strategies.status();
-  const ClusterPlanner planner = strategy_planner(model.shape);
-  if (report.strategies.empty()) {
-    report.fit_with = cluster_fits_with(planner, where, demand());
-    report.why = strategies.status().message();
-    if (!report.fit_with.empty()) report.why += "; it fits with " + report.fit_with.front().text;
-    if (html_.empty() || !report.fits()) return Status();
-    return Status(Exit::kUsage, "--html: no strategy fits whose step a page could show");
-  }
-  report.total_tokens = tokens_;
-  const Strategy& best = report.strategies.front();
-  ASSIGN_OR_RETURN(report.timeline, node_pair_timeline(model.shape, where, demand(), best));
-  report.helps =
-      cluster_helps(planner, where, demand(), static_cast<double>(report.tokens) / best.step_s);
-  if (html_.empty()) return Status();
-  return write_output(html_, strategy_page(report, report.timeline));
-}
-
 Status PlanCommand::search_cluster(const ModelSizes& model) {
   const ClusterSheet& where = *where_;
   SearchReport report{model, "cluster", where.cluster.name, config_.train.tokens_per_step,
@@ -299,7 +267,7 @@ Status PlanCommand::search_cluster(const ModelSizes& model) {
     ASSIGN_OR_RETURN(std::vector<PlannedRun> runs, planned_ranks(model, *configs, where));
     ASSIGN_OR_RETURN(report.routed, plan_routing(model, std::move(runs), where));
   }
-  RETURN_IF_ERROR(where.equal_nodes() ? add_layouts(model, report) : add_strategies(model, report));
+  RETURN_IF_ERROR(add_layouts(model, report));
   return print(report);
 }
 

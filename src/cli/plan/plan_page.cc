@@ -79,27 +79,4 @@ std::string layout_page(const SearchReport& report) {
                    report.layouts.runs.front().forecast.step);
 }
 
-std::string strategy_page(const SearchReport& report, const StrategyTimeline& timeline) {
-  TimelinePage page;
-  page.title = report.model.name + " on " + report.where;
-  page.about = "One step of " + report.strategies.front().text() +
-               ", simulated: attention blue, experts and other computing orange, head violet, "
-               "transfers green, sums of gradients brown, updates red. Below: bytes on a device.";
-  page.text = report.text();
-  for (const StrategyLane& lane : timeline.lanes) {
-    TimelinePage::Lane& drawn = page.lanes.emplace_back();
-    drawn.name = lane.name;
-    drawn.numbers_of = lane.numbers_of;
-    for (const StrategyPiece& piece : lane.pieces) {
-      drawn.pieces.push_back(
-          {piece.start_s, piece.end_s, strategy_work_name(piece.work), piece.number});
-    }
-  }
-  for (const StrategyMemory& memory : timeline.memory) {
-    page.charts.push_back({memory.name, memory.budget_bytes, memory.held});
-  }
-  page.end_s = timeline.end_s;
-  return page.html();
-}
-
 }  // namespace pagoda

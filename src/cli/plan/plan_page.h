@@ -1,14 +1,12 @@
 // Writes the page of `pagoda plan --html` (cli/plan/timeline_page.h): one step of a run on a
 // machine or of the best layout on a cluster, with each stream's work over time and the memory in
-// use on rank 0; or one step of the best strategy to train on nodes of two kinds, by stages or
-// streams, with the memory in use on their devices.
+// use on rank 0.
 #pragma once
 
 #include <string>
 
 #include "cli/plan/plan_report.h"
 #include "cli/plan/search_report.h"
-#include "plan/search/strategy_timeline.h"
 
 namespace pagoda {
 
@@ -17,8 +15,5 @@ std::string plan_page(const PlanReport& report);
 
 // REQUIRES: report.layouts.runs. Its first is drawn, of a cluster's part the part.
 std::string layout_page(const SearchReport& report);
-
-// REQUIRES: `timeline` is that of the first of report.strategies.
-std::string strategy_page(const SearchReport& report, const StrategyTimeline& timeline);
 
 }  // namespace pagoda

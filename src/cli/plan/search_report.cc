@@ -1,7 +1,6 @@
 #include "cli/plan/search_report.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/bytes.h"
 #include "cli/plan/plan_report.h"
@@ -51,37 +50,6 @@ std::string settings_text(const SearchReport& r) {
                  rate_text(run.tokens_per_s).c_str(), 100 * run.mfu, resource_name(run.bottleneck),
                  format_bytes(run.device_bytes).c_str(), format_bytes(run.host_bytes).c_str(),
                  run.state_place().c_str(), differing_text(run, own).c_str());
-  }
-  return text;
-}
-
-// The first rows, and the best of each other way to train.
-std::vector<size_t> shown_strategies(const SearchReport& r) {
-  std::vector<size_t> rows;
-  std::set<StrategyKind> kinds;
-  for (size_t i = 0; i < r.strategies.size(); ++i) {
-    const bool is_new = kinds.insert(r.strategies[i].kind).second;
-    if (i < r.shown || (is_new && r.shown > 1)) rows.push_back(i);
-  }
-  return rows;
-}
-
-std::string strategies_text(const SearchReport& r) {
-  std::string text =
-      strf("found     %zu strategies fit and were simulated\n", r.strategies.size()) +
-      "            step s   tokens/s   MFU  of each device\n";
-  for (const size_t i : shown_strategies(r)) {
-    const Strategy& strategy = r.strategies[i];
-    text += strf("%8zu %9.4g %10s %4.1f %%  %11s  %s%s\n", i + 1, strategy.step_s,
-                 rate_text(static_cast<double>(r.tokens) / strategy.step_s).c_str(),
-                 100 * strategy.mfu, format_bytes(strategy.device_bytes).c_str(),
-                 strategy.text().c_str(), strategy.runs() ? "" : "; planned, not yet run");
-  }
-  if (r.ideal_s) {
-    text += strf(
-        "       - %9.4g %10s                      expert parallel on each kind of devices "
-        "alone, their rates added: EP (Ideal), which no run can be\n",
-        *r.ideal_s, rate_text(static_cast<double>(r.tokens) / *r.ideal_s).c_str());
   }
   return text;
 }
@@ -141,14 +109,38 @@ std::string as_train_text(const SearchReport& r) {
          ranks_text(run) + (r.model_centric ? "          " + r.model_centric->text() + "\n" : "");
 }
 
+std::string run_time_text(int64_t tokens, double tokens_per_s) {
+  if (tokens == 0) return "";
+  return strf("tokens    %s of them: %s\n", grouped_digits(tokens).c_str(),
+              seconds_text(static_cast<double>(tokens) / tokens_per_s).c_str());
+}
+
+std::string helps_text(const std::vector<ClusterChange>& helps) {
+  std::string text;
+  for (const ClusterChange& change : helps) {
+    text += strf("%-9s %+5.0f %%  %s: %s\n", text.empty() ? "helps" : "", 100 * change.gain,
+                 change.text.c_str(), change.layout.c_str());
+  }
+  return text;
+}
+
+// The changes with which a model fits, a line each.
+std::string fits_with_text(const std::vector<ClusterChange>& changes) {
+  std::string text;
+  for (const ClusterChange& change : changes) {
+    text += strf("%-9s %s: %s\n", text.empty() ? "fits with" : "     or", change.text.c_str(),
+                 change.layout.c_str());
+  }
+  return text;
+}
+
 // The layout that is planned: its step, the time of --tokens, and what would help.
 std::string best_layout_text(const SearchReport& r) {
   if (!r.best_layout) return "";
   const RanksForecast& run = r.layouts.runs.front().forecast;
   return strf("best      %s a step, a process on each node\n",
               seconds_text(run.step.step_s()).c_str()) +
-         ranks_text(run) + run_time_text(r.total_tokens, run.tokens_per_s(), "") +
-         helps_text(r.helps);
+         ranks_text(run) + run_time_text(r.total_tokens, run.tokens_per_s()) + helps_text(r.helps);
 }
 
 std::string hostfile_text(const SearchReport& r) {
@@ -247,20 +239,6 @@ Json run_json(const SearchedRun& run, size_t at) {
   return json;
 }
 
-Json strategy_json(const Strategy& strategy, int64_t tokens) {
-  return {{"strategy", strategy.text()},
-          {"runs", strategy.runs()},
-          {"step_s", strategy.step_s},
-          {"tokens_per_s", static_cast<double>(tokens) / strategy.step_s},
-          {"mfu", strategy.mfu},
-          {"device_bytes", strategy.device_bytes},
-          {"host_bytes", strategy.host_bytes},
-          {"pipeline", strategy.mesh.pipeline},
-          {"expert", strategy.mesh.expert},
-          {"data", strategy.mesh.data},
-          {"microbatches", strategy.microbatches}};
-}
-
 }  // namespace
 
 std::string SearchReport::text() const {
@@ -274,10 +252,6 @@ std::string SearchReport::text() const {
   if (settings.tried > 0) text += settings_text(*this);
   text += as_train_text(*this) + layouts_text(*this) + best_layout_text(*this);
   if (routed) text += routing_text(*routed);
-  if (!strategies.empty()) text += strategies_text(*this);
-  if (strategies.empty() && ranks && !why.empty())
-    text += "found     no strategy without pages on disk: " + why + "\n";
-  if (!timeline.lanes.empty()) text += best_strategy().text();
   return text + fits_with_text(fit_with) + hostfile_text(*this);
 }
 
@@ -293,10 +267,6 @@ std::string SearchReport::json() const {
   if (!why.empty()) json["why"] = why;
   if (!settings.fits_with.empty()) json["fits_with"] = settings.fits_with;
   for (const size_t i : shown_runs(*this)) json["runs"].push_back(run_json(settings.runs[i], i));
-  for (const size_t i : shown_strategies(*this)) {
-    json["strategies"].push_back(strategy_json(strategies[i], tokens));
-  }
-  if (ideal_s) json["ideal_expert_parallel_s"] = *ideal_s;
   for (size_t i = 0; i < layouts.runs.size(); ++i) {
     if (i < shown || layouts.runs[i].as_it_is)
       json["layouts"].push_back(layout_json(layouts.runs[i]));
@@ -306,16 +276,23 @@ std::string SearchReport::json() const {
   if (model_centric) json["as_train"]["model_centric"] = model_centric_json(*model_centric);
   if (routed) json["as_train"]["routing"] = routing_json(*routed);
   if (!no_ranks.empty()) json["as_train"] = {{"why", no_ranks}};
-  if (!timeline.lanes.empty()) json["best_strategy"] = best_strategy().json();
   if (best_layout) {
     const RanksForecast& run = layouts.runs.front().forecast;
-    json["best_layout"] = ranks_json(run);
-    add_tokens(total_tokens, run.tokens_per_s(), json["best_layout"]);
-    add_helps(helps, json["best_layout"]);
+    Json& best = json["best_layout"] = ranks_json(run);
+    if (total_tokens > 0) {
+      const double seconds = static_cast<double>(total_tokens) / run.tokens_per_s();
+      best["total"] = {{"tokens", total_tokens}, {"seconds", seconds}};
+    }
+    for (const ClusterChange& change : helps) {
+      best["helps"].push_back({{"change", change.text},
+                               {"layout", change.layout},
+                               {"gain", change.gain},
+                               {"tokens_per_s", change.tokens_per_s}});
+    }
   }
   for (const std::string& line : hostfile) json["hostfile"].push_back(line);
   for (const ClusterChange& change : fit_with) {
-    json["fits_with"].push_back({{"change", change.text}, {"strategy", change.strategy}});
+    json["fits_with"].push_back({{"change", change.text}, {"layout", change.layout}});
   }
   return json.dump();
 }

@@ -1,13 +1,12 @@
-// The report of `pagoda plan --search`: settings of a run on one machine, or strategies to train on
-// several devices, best first.
+// The report of `pagoda plan --search` and `--cluster`: settings of a run on one machine, or its
+// layouts on several devices, best first.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/plan/strategy_report.h"
-#include "plan/search/cluster_changes.h"
+#include "preview/cluster_changes.h"
 #include "preview/layout_search.h"
 #include "preview/model_centric_choice.h"
 #include "preview/routed_forecast.h"
@@ -23,9 +22,6 @@ struct SearchReport {
   int64_t tokens = 0;          // of a step
   size_t shown = 1;            // rows of each table
   SettingsSearch settings = {};  // for a machine
-  std::vector<Strategy> strategies = {};  // for nodes of two kinds
-  std::optional<double> ideal_s = {};     // ideal_parallel_s() of two kinds of devices
-  StrategyTimeline timeline = {};         // the first strategy's; empty: not asked for
   std::vector<ClusterChange> helps = {}, fit_with = {};
   int64_t total_tokens = 0;    // --tokens; 0: not given
   std::string why = {};        // the reason if nothing fits
@@ -35,17 +31,11 @@ struct SearchReport {
   std::string no_ranks = {};
   std::optional<ModelCentricChoice> model_centric = {};  // the same run's
   LayoutSearch layouts = {};                  // of the same run
-  bool best_layout = false;  // the first layout is what is planned, in place of a strategy
+  bool best_layout = false;                   // the first layout is what is planned
   std::vector<std::string> hostfile = {};     // its lines; empty: for a machine
   std::optional<RoutedForecast> routed = {};  // the same run's: --routing
 
-  // REQUIRES: strategies, and the timeline of the first.
-  StrategyReport best_strategy() const {
-    return {strategies.front(), timeline, helps, tokens, total_tokens};
-  }
-  bool fits() const {
-    return !settings.runs.empty() || !strategies.empty() || ranks || !layouts.runs.empty();
-  }
+  bool fits() const { return !settings.runs.empty() || ranks || !layouts.runs.empty(); }
   std::string text() const;
   std::string json() const;
 };

@@ -1,6 +1,6 @@
-// The one place where the work of a step gets its time, whether a machine, a mesh of equal devices
-// or two kinds of nodes is planned: the operations and bytes of each piece of a layer, of the
-// tables and of updates, by shape, and their time on a device, by the machine's sheet. Pure.
+// The one place where the work of a step gets its time: the operations and bytes of each piece of a
+// layer, of the tables and of updates, by shape, and their time on a device, by the machine's
+// sheet. Pure.
 //
 // The backward reads what the forward saved. What was not saved it computes again: attention's
 // forward and the first product of an MLP (its gate and up). So an expert's backward takes 12 d f

@@ -18,11 +18,27 @@
 #include <optional>
 #include <vector>
 
-#include "plan/machine/pass_cost.h"
 #include "plan/step/action.h"
 #include "plan/zebra/stream_times.h"
 
 namespace pagoda {
+
+// Seconds of the forward, and of the backward with what it computes again.
+struct PassSeconds {
+  double forward_s = 0;
+  double backward_s = 0;
+
+  double both_s() const { return forward_s + backward_s; }
+};
+inline PassSeconds operator+(const PassSeconds& a, const PassSeconds& b) {
+  return {a.forward_s + b.forward_s, a.backward_s + b.backward_s};
+}
+inline PassSeconds operator*(const PassSeconds& pass, double times) {
+  return {pass.forward_s * times, pass.backward_s * times};
+}
+inline PassSeconds operator/(const PassSeconds& pass, double parts) {
+  return {pass.forward_s / parts, pass.backward_s / parts};
+}
 
 // The end of a step waits for sums of gradients over devices, and nothing else does.
 enum class StepStream : int32_t {

@@ -12,8 +12,6 @@
 #include "base/bytes.h"
 #include "plan/step/pages.h"
 #include "plan/step/zebra_actions.h"
-#include "plan/zebra/zebra.h"
-#include "plan/zebra/zebra_pipeline.h"
 
 namespace pagoda {
 namespace {
@@ -389,6 +387,21 @@ ActionTimes run_times(const RunShape& shape, const MachineProfile& profile,
   times.of = [layers](int32_t layer, int32_t) { return layers[static_cast<size_t>(layer)]; };
   times.chunks = static_cast<int32_t>(shape.rounds());
   return times;
+}
+
+std::vector<Lags> lag_choices(int64_t chunks, bool last_layer_experts) {
+  std::vector<int32_t> choices;
+  const auto most = static_cast<int32_t>(chunks - 1);
+  for (int32_t lag = 0; lag <= std::min(3, most); ++lag) choices.push_back(lag);
+  if (most > 3) choices.push_back(most);
+  const std::vector<int32_t> turns = last_layer_experts ? choices : std::vector<int32_t>{0};
+  std::vector<Lags> lags;
+  for (const int32_t head : turns) {
+    for (const int32_t attention : turns) {
+      for (const int32_t expert : choices) lags.push_back({head, attention, expert});
+    }
+  }
+  return lags;
 }
 
 ZebraRun choose_zebra(const OpenZebra& open, const ZebraShape& shape,

@@ -29,8 +29,11 @@ struct WeightRoom {
 ActionTimes run_times(const RunShape& shape, const MachineProfile& profile,
                       const std::vector<WeightRoom>& rooms = {});
 
-// The tasks of the run's actions, with the streams of each stage behind those of the stage below
-// (plan/zebra/zebra_pipeline.h). `boundary_s`: a chunk's rows on their way from stage to stage.
+// The streams of stage s begin at kPipelineStreams * s: those of StepStream, then one to the next
+// stage and one to the stage before, whose tasks are of kSend.
+inline constexpr int kPipelineStreams = kStepStreams + 2;
+
+// The tasks of the run's actions. `boundary_s`: a chunk's rows on their way from stage to stage.
 TimedActions time_run(const RunShape& shape, PassExtent extent, const ActionTimes& times,
                       double boundary_s = 0);
 
@@ -41,6 +44,10 @@ int64_t rows_to_keep(const RunShape& shape, const std::vector<WeightRoom>& rooms
 
 // [layer] so many experts in all, evenly over the layers that have some, more in the later ones.
 std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>& is_moe);
+
+// The lags that are worth trying: 0 to 3 and R - 1 of R chunks for each; the head's and attention's
+// only if they count, where the last layer has experts. Some may wait for each other. At most 125.
+std::vector<Lags> lag_choices(int64_t chunks, bool last_layer_experts);
 
 struct ZebraRun {
   int64_t attention_devices = 1;   // of each copy of each stage

@@ -144,7 +144,7 @@ TEST(CoarseRun, HasTheSameParametersInFewerRecords) {
   }
 }
 
-// Of two copies on two devices each, even experts have the seats 0 and 2 and their home at 0, odd
+// Even experts of two copies on two devices each have the seats 0 and 2 and their home at 0, odd
 // ones 1, 3 and 3: eight of each, of which four are taken together, as four experts are left.
 TEST(CoarseRun, TakesExpertsTogetherThatHaveTheSameSeats) {
   RunShape fine = on_devices(shape_of(model(2, 16), 8), 4);

@@ -11,8 +11,8 @@
 #include "plan/memory/memory_plan.h"
 #include "plan/step/zebra_actions.h"
 #include "plan/zebra/run_zebra.h"
-#include "plan/zebra/zebra.h"
-#include "plan/zebra/zebra_pipeline.h"
+#include "tests/testing/hetermoe/zebra.h"
+#include "tests/testing/hetermoe/zebra_pipeline.h"
 
 namespace pagoda {
 namespace {

@@ -1,12 +1,9 @@
-// The time of each piece of work against operations and bytes counted by hand, for a machine's
-// tasks and for passes through a layer.
+// The time of each piece of work against operations and bytes counted by hand.
 #include "plan/machine/work_cost.h"
 
 #include <gtest/gtest.h>
 
-#include "plan/machine/pass_cost.h"
 #include "plan/machine/task_costs.h"
-#include "tests/testing/plan/piper_model.h"
 
 namespace pagoda {
 namespace {
@@ -167,103 +164,6 @@ TEST(WorkCost, OfUpdatesIsBytesOverRates) {
   sheet.device.adam_gb_s = 5;
   EXPECT_DOUBLE_EQ(clock.device_updates(26, 0).seconds(1e9), 5.2);
   EXPECT_DOUBLE_EQ(WorkClock::link(5, 20).seconds(1e9), 0.2 + 20e-6);
-}
-
-// A GPU of rates that all count.
-MachineSheet gpu() {
-  MachineSheet sheet = only(Rate::kLaunches);
-  MachineSheet::Device& d = sheet.device;
-  d.gemm_tflops = 100;
-  d.attention_tflops = 20;
-  d.memory_gb_s = 1000;
-  d.weight_gb_s = 500;
-  d.launch_us = 5;
-  return sheet;
-}
-
-TEST(PassCost, OfTokensIsCountedByHand) {
-  const ModelCost model = model_cost(shape()).take();
-  const MachineSheet sheet = gpu();
-  const PassClock clock(sheet, model, 512);
-  const double launch = 5e-6;
-  const auto seconds = [](double flops, double scores, double bytes) {
-    return flops / 100e12 + scores / 20e12 + bytes / 1000e9;
-  };
-  const TokenPass dense = clock.tokens(model.layers[0], false);
-  const double dense_s =
-      seconds(2 * (kProjections + 3 * kDenseMatrix), 2 * kScoreProduct, kAttentionBytes + 8 * kD);
-  EXPECT_NEAR(dense.token.forward_s, dense_s, 1e-12 * dense_s);
-  const double dense_once_s = 2 * (kProjections + 3 * kDenseMatrix) / 500e9 + 2 * launch;
-  EXPECT_NEAR(dense.once.forward_s, dense_once_s, 1e-12 * dense_once_s);
-  // Two choices of 16 bytes; router and shared experts; the residual.
-  const TokenPass moe = clock.tokens(model.layers[1], false);
-  const double moe_s = seconds(2 * (kProjections + kRouter + kShared), 2 * kScoreProduct,
-                               kAttentionBytes + 12 * kD + 2 * 16 + 8 * kD);
-  EXPECT_NEAR(moe.token.forward_s, moe_s, 1e-12 * moe_s);
-  const double back_s = seconds(4 * (kProjections + kRouter + kShared) + 2 * kRouter,
-                                5 * kScoreProduct, 2 * kAttentionBytes + 36 * kD + 2 * 16);
-  EXPECT_NEAR(moe.token.backward_s, back_s, 1e-12 * back_s);
-  const double again_s = seconds(2 * (3 * kProjections + 3 * kRouter + 8 * kShared / 3),
-                                 7 * kScoreProduct, 3 * kAttentionBytes + 36 * kD + 2 * 16);
-  EXPECT_NEAR(clock.tokens(model.layers[1], true).token.backward_s, again_s, 1e-12 * again_s);
-}
-
-TEST(PassCost, OfRowsIsCountedByHand) {
-  const ModelCost model = model_cost(shape()).take();
-  const MachineSheet sheet = gpu();
-  const PassClock clock(sheet, model, 512);
-  const RowPass rows = clock.experts(model.layers[1], true);
-  const double row_s = 2 * 3 * kMatrix / 100e12 + 2 * (2 * kD + 3 * kFfn) / 1000e9;
-  const double back_s = 2 * 8 * kMatrix / 100e12 + 2 * (4 * kD + 5 * kFfn) / 1000e9;
-  EXPECT_NEAR(rows.row.forward_s, row_s, 1e-12 * row_s);
-  EXPECT_NEAR(rows.row.backward_s, back_s, 1e-12 * back_s);
-  EXPECT_NEAR(rows.reading.forward_s, 2 * 3 * kMatrix / 500e9, 1e-18);
-  EXPECT_NEAR(rows.reading.backward_s, (2 * 6 + 8 * 3) * kMatrix / 500e9, 1e-18);
-  EXPECT_DOUBLE_EQ(rows.group.forward_s, 5e-6);
-  const RowPass copies = clock.copies(model.layers[1]);
-  EXPECT_DOUBLE_EQ(copies.row.forward_s, 14 * kD / 1000e9);
-  EXPECT_DOUBLE_EQ(copies.row.backward_s, 18 * kD / 1000e9);
-  EXPECT_DOUBLE_EQ(copies.copy.both_s(), 4 * 5e-6);
-  // A quarter of each expert: whole rows go in and out.
-  const RowPass part = clock.experts(model.layers[1], true, 0.25);
-  const double part_s = 2 * 3 * kMatrix / 4 / 100e12 + 2 * (2 * kD + 3 * kFfn / 4) / 1000e9;
-  EXPECT_NEAR(part.row.forward_s, part_s, 1e-12 * part_s);
-  EXPECT_NEAR(part.reading.forward_s, 2 * 3 * kMatrix / 4 / 500e9, 1e-18);
-}
-
-// Groups of at most 16 blocks of 256 rows, of one block on the CPU.
-TEST(PassCost, CountsGroupsOfRows) {
-  const ModelCost model = model_cost(shape()).take();
-  MachineSheet sheet = gpu();
-  const auto expect = [&](double rows, double groups, double readings, double copies) {
-    const GroupedRows grouped = PassClock(sheet, model, 512).grouped(rows, 8);
-    EXPECT_EQ(grouped.rows, rows);
-    EXPECT_EQ(grouped.groups, groups) << rows;
-    EXPECT_EQ(grouped.readings, readings) << rows;
-    EXPECT_EQ(grouped.copies, copies) << rows;
-  };
-  expect(0, 0, 0, 0);
-  expect(3, 1, 3, 3 * (1.0 / 4096 + 1) / 16);      // three experts have a row
-  expect(8 * 256, 1, 8, 8 * (1.0 / 16 + 1) / 16);  // a block of each
-  expect(8 * 1024, 2, 8, 8 * (1.0 / 4 + 1) / 4);   // four blocks of each
-  expect(8 * 4096, 8, 8, 8 * 2);                   // a whole group of each
-  expect(8 * 8192, 16, 16, 8 * 3);                 // two
-  sheet.device.kind = Processor::kCpu;
-  expect(8 * 256, 8, 8, 8 * 2);
-  expect(8 * 1024, 32, 32, 8 * 5);
-}
-
-TEST(PassCost, OfTablesIsCountedByHand) {
-  const ModelCost model = model_cost(shape()).take();
-  const MachineSheet sheet = gpu();
-  const TokenPass head = PassClock(sheet, model, 512).head();
-  EXPECT_NEAR(head.token.forward_s, 6 * kTable / 100e12 + 12 * kVocab / 1000e9, 1e-18);
-  EXPECT_EQ(head.token.backward_s, 0);
-  const TokenPass embedding = PassClock(sheet, model, 512).embedding();
-  EXPECT_NEAR(embedding.token.both_s(), 12 * kD / 1000e9, 1e-18);
-  const ModelCost paper = piper_cost({2, 1024, 16, 8, 2, 512});
-  EXPECT_EQ(PassClock(sheet, paper, 512).head().seconds(100).both_s(), 0);
-  EXPECT_EQ(PassClock(sheet, paper, 512).embedding().seconds(100).both_s(), 0);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Asym-EA: Algorithm 1 against its own definition in exact arithmetic and its memory bounds, and
 // the search that starts from it against all assignments of small groups.
-#include "plan/zebra/asym_ea.h"
+#include "tests/testing/hetermoe/asym_ea.h"
 
 #include <gtest/gtest.h>
 

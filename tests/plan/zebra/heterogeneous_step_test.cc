@@ -1,6 +1,6 @@
 // Other strategies to spread a step over two kinds of devices: against sums by hand where nothing
 // overlaps, and against all divisions of a pipeline's layers.
-#include "plan/zebra/heterogeneous_step.h"
+#include "tests/testing/hetermoe/heterogeneous_step.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,6 @@
-// Zebra groups in a pipeline and beside each other: against plans of one group, what each
-// microbatch goes through written down again here, exhaustive search of small pipelines, and all
-// ways to share microbatches out.
-#include "plan/zebra/zebra_pipeline.h"
+// Zebra groups in a pipeline: against plans of one group, what each microbatch goes through written
+// down again here, and exhaustive search of small pipelines.
+#include "tests/testing/hetermoe/zebra_pipeline.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +13,6 @@
 #include <tuple>
 #include <vector>
 
-#include "plan/zebra/zebra_join.h"
 #include "tests/testing/plan/job_search.h"
 
 namespace pagoda {
@@ -350,104 +348,6 @@ TEST(ZebraPipeline, RefusesNonsenseInOneLine) {
   refused("of 2 and of 3 microbatches", [](ZebraPipeline& p) { p.stages[1].microbatches = 3; });
   refused("no backward", [](ZebraPipeline& p) { p.stages[1].backward = false; });
   refused("0 layers", [](ZebraPipeline& p) { p.stages[1].layers = 0; });
-}
-
-// Groups that are alike: what one group's own plan has with the same sums.
-TEST(ZebraJoin, OfEqualGroupsIsTheGroupsPlanWithSums) {
-  for (uint32_t seed = 1; seed <= 200; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    std::mt19937 random(seed);
-    ZebraGroup group = random_group(random, static_cast<int32_t>(draw(random, 1, 4)),
-                                    static_cast<int32_t>(draw(random, 1, 4)));
-    ZebraJoin join;
-    join.groups.assign(static_cast<size_t>(draw(random, 1, 3)), group);
-    join.attention_reduce_s = static_cast<double>(draw(random, 0, 40));
-    join.expert_reduce_s = static_cast<double>(draw(random, 0, 40));
-    auto joined = best_zebra_join(join);
-    ASSERT_TRUE(joined.ok()) << joined.status().message();
-    group.times.attention_reduce_s = join.attention_reduce_s;
-    group.times.expert_reduce_s = join.expert_reduce_s;
-    const StreamTimes expected =
-        time_streams(plan_zebra(group, joined->groups.front().lags)->queue, kStepStreams);
-    EXPECT_EQ(joined->step_s, expected.makespan_s);
-  }
-}
-
-// A layer's sum begins with the last group's gradient and waits for the sum before it.
-TEST(ZebraJoin, SumsWaitForTheSlowestGroup) {
-  std::mt19937 random(3);
-  ZebraJoin join;
-  join.groups = {random_group(random, 3, 2), random_group(random, 3, 2)};
-  for (ZebraGroup& group : join.groups) group.last_layer_experts = true;
-  auto without = best_zebra_join(join);
-  ASSERT_TRUE(without.ok());
-  const double slower_s = std::max(without->groups[0].times.makespan_s,
-                                   without->groups[1].times.makespan_s);
-  EXPECT_EQ(without->step_s, slower_s);
-  EXPECT_EQ(without->attention_wait_s, 0);
-  join.attention_reduce_s = 1;  // less than a layer's backward: all but the first layer's hide
-  EXPECT_EQ(best_zebra_join(join)->step_s, slower_s + 1);
-  EXPECT_EQ(best_zebra_join(join)->attention_wait_s, 1);
-  join.attention_reduce_s = 10000;  // one after the other behind the first that is complete
-  double first_s = 0;
-  for (const ZebraStep& step : without->groups) {
-    for (size_t t = 0; t < step.plan.tasks.size(); ++t) {
-      const TimedTask& task = step.plan.tasks[t];
-      if (task.kind != TaskKind::kAttentionBackward || task.layer != 2) continue;
-      first_s = std::max(first_s, step.times.end_s[t]);
-    }
-  }
-  EXPECT_EQ(best_zebra_join(join)->step_s, first_s + 3 * 10000);
-}
-
-TEST(ZebraJoin, MicrobatchesAreSharedSoThatNoOtherWayIsFaster) {
-  for (uint32_t seed = 1; seed <= 60; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    std::mt19937 random(seed);
-    const auto layers = static_cast<int32_t>(draw(random, 1, 3));
-    std::vector<ZebraGroup> groups = {random_group(random, layers, 1),
-                                      random_group(random, layers, 1)};
-    groups[1].last_layer_experts = groups[0].last_layer_experts;
-    const auto microbatches = static_cast<int32_t>(draw(random, 2, 9));
-    auto shares = share_microbatches(groups, microbatches);
-    ASSERT_TRUE(shares.ok()) << shares.status().message();
-    ASSERT_EQ((*shares)[0] + (*shares)[1], microbatches);
-    const auto slowest = [&](int32_t first) {
-      double most = 0;
-      for (size_t g = 0; g < 2; ++g) {
-        ZebraGroup group = groups[g];
-        group.microbatches = g == 0 ? first : microbatches - first;
-        most = std::max(most, best_zebra(group)->times.makespan_s);
-      }
-      return most;
-    };
-    for (int32_t first = 1; first < microbatches; ++first) {
-      EXPECT_LE(slowest((*shares)[0]), slowest(first));
-    }
-  }
-}
-
-TEST(ZebraJoin, RefusesNonsenseInOneLine) {
-  std::mt19937 random(1);
-  const ZebraGroup good = random_group(random, 2, 2);
-  ZebraGroup other = good, forward = good, sized = good;
-  other.layers = 3;
-  forward.backward = false;
-  sized.sizes.assign(2, {});
-  const auto refused = [](const Status& status, const char* word) {
-    EXPECT_EQ(status.code(), Exit::kUsage) << word;
-    EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
-    EXPECT_EQ(status.message().find('\n'), std::string::npos);
-  };
-  refused(best_zebra_join({}).status(), "groups is 0");
-  refused(best_zebra_join({{good, other}, 0, 0}).status(), "other layers");
-  refused(best_zebra_join({{good, forward}, 0, 0}).status(), "no backward");
-  refused(best_zebra_join({{good}, NAN, 0}).status(), "attention gradients");
-  refused(best_zebra_join({{good}, 0, -1}).status(), "expert gradients");
-  const std::vector<ZebraGroup> two = {good, good}, with_sizes = {good, sized};
-  refused(share_microbatches(two, 1).status(), "1 microbatches for 2 groups");
-  refused(share_microbatches(with_sizes, 4).status(), "are equal");
-  refused(share_microbatches({}, 4).status(), "groups is 0");
 }
 
 }  // namespace

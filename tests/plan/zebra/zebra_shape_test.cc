@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tests/testing/plan/heterogeneous_sweep.h"
+#include "tests/testing/hetermoe/heterogeneous_sweep.h"
 
 namespace pagoda {
 namespace {

@@ -1,6 +1,6 @@
 // Zebra plans: the figures and the theorem of the HeterMoE paper, against exhaustive search of all
 // schedules where it is small, and against what each task waits for, written down again here.
-#include "plan/zebra/zebra.h"
+#include "tests/testing/hetermoe/zebra.h"
 
 #include <gtest/gtest.h>
 

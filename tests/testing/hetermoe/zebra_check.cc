@@ -1,9 +1,8 @@
-#include "plan/zebra/zebra.h"
-
 #include <string>
 
 #include "base/check.h"
 #include "plan/refusals.h"
+#include "tests/testing/hetermoe/zebra.h"
 
 namespace pagoda {
 namespace {
@@ -51,8 +50,7 @@ Status check_times(const ZebraGroup& g) {
                           {"the sum of attention gradients", {t.attention_reduce_s, 0}, false},
                           {"the sum of expert gradients", {t.expert_reduce_s, 0}, false}};
   for (const Named& n : passes) {
-    const bool takes_none =
-        n.pass.forward_s == 0 || (g.backward && n.pass.backward_s == 0);
+    const bool takes_none = n.pass.forward_s == 0 || (g.backward && n.pass.backward_s == 0);
     if (!is_amount(n.pass.forward_s) || !is_amount(n.pass.backward_s) ||
         (n.positive && takes_none)) {
       return invalid_group(

@@ -1,9 +1,9 @@
-#include "tests/testing/plan/heterogeneous_sweep.h"
+#include "tests/testing/hetermoe/heterogeneous_sweep.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "plan/zebra/asym_ea.h"
+#include "tests/testing/hetermoe/asym_ea.h"
 
 namespace pagoda {
 namespace {

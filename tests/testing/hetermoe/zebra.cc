@@ -1,10 +1,11 @@
-#include "plan/zebra/zebra.h"
+#include "tests/testing/hetermoe/zebra.h"
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "plan/step/zebra_actions.h"
+#include "plan/zebra/run_zebra.h"
 
 namespace pagoda {
 namespace {
@@ -83,21 +84,6 @@ Result<TimedActions> plan_zebra(const ZebraGroup& group, const Lags& lags) {
   RETURN_IF_ERROR(check_zebra(group));
   RETURN_IF_ERROR(check_lags(group, lags));
   return time_actions(zebra_actions(group, lags), zebra_times(group));
-}
-
-std::vector<Lags> lag_choices(int64_t microbatches, bool last_layer_experts) {
-  std::vector<int32_t> choices;
-  const auto most = static_cast<int32_t>(microbatches - 1);
-  for (int32_t lag = 0; lag <= std::min(3, most); ++lag) choices.push_back(lag);
-  if (most > 3) choices.push_back(most);
-  const std::vector<int32_t> turns = last_layer_experts ? choices : std::vector<int32_t>{0};
-  std::vector<Lags> lags;
-  for (const int32_t head : turns) {
-    for (const int32_t attention : turns) {
-      for (const int32_t expert : choices) lags.push_back({head, attention, expert});
-    }
-  }
-  return lags;
 }
 
 Result<ZebraStep> best_zebra(const ZebraGroup& group) {

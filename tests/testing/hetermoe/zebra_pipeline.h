@@ -4,11 +4,12 @@
 // or 1F1B (plan/step/pipeline_actions.h), and through a stage in microbatches, in the order of
 // Theorem 1; the last stage turns from the forward of a chunk to its backward with lags if one
 // follows the other. Each microbatch goes on to the next stage as soon as it has passed the stage's
-// layers. Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
+// layers. What a run has is timed by plan/zebra/run_zebra.h; this is for the settings of the
+// paper's figures.
 //
 // Stages may differ, also in their devices. Copies of the pipeline (data parallelism) appear, as in
-// plan/zebra/zebra.h, as times of gradient sums, which each stage begins after the last chunk's
-// backward of a layer.
+// ZebraTimes, as times of gradient sums, which each stage begins after the last chunk's backward of
+// a layer.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@
 
 #include "base/status.h"
 #include "plan/step/stages.h"
-#include "plan/zebra/zebra.h"
+#include "plan/zebra/run_zebra.h"
+#include "tests/testing/hetermoe/zebra.h"
 
 namespace pagoda {
 
@@ -28,20 +30,14 @@ struct ZebraPipeline {
   PipelineOrder order = PipelineOrder::kOneForwardOneBackward;  // or kGpipe
   // Seconds for a microbatch's rows from a stage to the next, and for their gradients back.
   double boundary_s = 0;
-
-  // Sets ZebraGroup::offloaded of all stages from one list of all layers. REQUIRES: an entry for
-  // each layer.
-  void set_offloaded(const std::vector<int32_t>& offloaded);
 };
 
 // Ok, or one line that names the first invalid value.
 Status check_zebra_pipeline(const ZebraPipeline& pipeline);
 
-// The streams of stage s begin at kPipelineStreams * s: those of StepStream, then one to the next
-// stage and one to the stage before, whose tasks are of kSend. A task's chunk counts the
-// microbatches of all chunks.
-inline constexpr int kPipelineStreams = kStepStreams + 2;
-
+// Streams are those of plan/zebra/run_zebra.h. A task's chunk counts the microbatches of all
+// chunks.
+//
 // For one stage and one chunk the times are those of plan_zebra(). `lags`: the last stage's.
 // O(chunks x layers x microbatches). kUsage: no stage or chunk, the errors of check_zebra, stages
 // without a backward or with different numbers of microbatches, a boundary with a time that no
@@ -53,8 +49,6 @@ struct ZebraPipelineStep {
   TimedActions plan;
   StreamTimes times;
 };
-
-Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags);
 
 // The plan of the least time among the lags that best_zebra() tries; the first among equals.
 Result<ZebraPipelineStep> best_zebra_pipeline(const ZebraPipeline& pipeline);

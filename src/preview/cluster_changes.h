@@ -2,28 +2,32 @@
 // fit which does not, and those that make a step faster which does. Pure.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "plan/search/cluster_search.h"
+#include "plan/machine/machine_sheet.h"
 
 namespace pagoda {
 
+struct ClusterDemand {
+  int64_t sequence_len = 0;  // tokens
+  int64_t sequences = 0;     // sequences of a step, all devices together
+};
+
 struct PlannedCluster {
-  std::string text;  // the best strategy, or the layout
+  std::string text;  // the layout
   double tokens_per_s = 0;
 };
 // Plans a step on a cluster; none: nothing fits.
 using ClusterPlanner =
     std::function<std::optional<PlannedCluster>(const ClusterSheet&, const ClusterDemand&)>;
-// Plans by a search of strategies (plan/search/cluster_search.h). `model` must outlive it.
-ClusterPlanner strategy_planner(const ModelShape& model);
 
 struct ClusterChange {
   std::string text;  // "train.tokens_per_step = 524288"
-  std::string strategy;  // the best one with the change
+  std::string layout;
   double tokens_per_s = 0;
   double gain = 0;  // relative gain in tokens a second
 };

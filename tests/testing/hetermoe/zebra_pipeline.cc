@@ -1,4 +1,4 @@
-#include "plan/zebra/zebra_pipeline.h"
+#include "tests/testing/hetermoe/zebra_pipeline.h"
 
 #include <cmath>
 #include <deque>
@@ -156,15 +156,6 @@ Status check_zebra_pipeline(const ZebraPipeline& p) {
   return Status();
 }
 
-void ZebraPipeline::set_offloaded(const std::vector<int32_t>& offloaded) {
-  auto from = offloaded.begin();
-  for (ZebraGroup& stage : stages) {
-    CHECK(offloaded.end() - from >= stage.layers, "a number for each layer");
-    stage.offloaded.assign(from, from + stage.layers);
-    from += stage.layers;
-  }
-}
-
 Result<TimedActions> plan_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags) {
   RETURN_IF_ERROR(check_zebra_pipeline(pipeline));
   RETURN_IF_ERROR(check_lags(pipeline.stages.back(), lags));
@@ -184,21 +175,17 @@ Result<TimedActions> plan_zebra_pipeline(const ZebraPipeline& pipeline, const La
   return timed;
 }
 
-Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags) {
-  ASSIGN_OR_RETURN(TimedActions plan, plan_zebra_pipeline(pipeline, lags));
-  const int streams = kPipelineStreams * static_cast<int>(pipeline.stages.size());
-  StreamTimes times = time_streams(plan.queue, streams);
-  return ZebraPipelineStep{lags, std::move(plan), std::move(times)};
-}
-
 Result<ZebraPipelineStep> best_zebra_pipeline(const ZebraPipeline& pipeline) {
   RETURN_IF_ERROR(check_zebra_pipeline(pipeline));
   const ZebraGroup& last = pipeline.stages.back();
   std::optional<ZebraPipelineStep> best;
   for (const Lags& lags : lag_choices(last.microbatches, last.last_layer_experts)) {
-    Result<ZebraPipelineStep> step = time_zebra_pipeline(pipeline, lags);
-    if (!step.ok()) continue;  // these lags wait for each other
-    if (!best || step->times.makespan_s < best->times.makespan_s) best = step.take();
+    Result<TimedActions> plan = plan_zebra_pipeline(pipeline, lags);
+    if (!plan.ok()) continue;  // these lags wait for each other
+    const int streams = kPipelineStreams * static_cast<int>(pipeline.stages.size());
+    StreamTimes times = time_streams(plan->queue, streams);
+    if (best && times.makespan_s >= best->times.makespan_s) continue;
+    best = ZebraPipelineStep{lags, plan.take(), std::move(times)};
   }
   CHECK(best, "all microbatches first and then all backwards waits for nothing");
   return std::move(*best);

@@ -1,7 +1,8 @@
 // Asymmetric expert assignment (HeterMoE section 4.2): how many experts of each layer the expert
 // devices of a zebra group leave to its attention devices. It has Algorithm 1, "gather and
-// squeeze", with both memory bounds, and a search that starts from it, for `pagoda plan --cluster`.
-// A run chooses by the same clock, but with its own devices (plan/zebra/run_zebra.h). Pure.
+// squeeze", with both memory bounds, and a search that starts from it, for the settings of the
+// paper's figures. A run chooses by the same clock, but with its own devices
+// (plan/zebra/run_zebra.h).
 //
 // A chunk is the least that can move: each attention device acquires n1 = max(1, N / M) experts,
 // and each expert device gives n2 = n1 M / N. Of the numbers M of attention devices and N of expert
@@ -15,11 +16,9 @@
 
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <vector>
 
-#include "plan/zebra/zebra.h"
-#include "plan/zebra/zebra_pipeline.h"
+#include "tests/testing/hetermoe/zebra.h"
 
 namespace pagoda {
 
@@ -58,20 +57,5 @@ struct AsymPlan {
 // that ends, lags are chosen anew, as long as it helps. A round times O(L) plans. Ignores
 // group.offloaded. Returns the errors of gather_and_squeeze for the group's times in nanoseconds.
 Result<AsymPlan> plan_asym_ea(const ZebraGroup& group, const AsymBounds& bounds);
-
-// The same for the stages of a pipeline, each with its own bounds, and the layers of all in one
-// list: Algorithm 1 in each stage, and the search by the time of the whole pipeline. It begins at
-// `start`, which is within the bounds, and ends once `most_plans` were timed, choices of lags
-// included. Returns the errors above and those of check_zebra_pipeline; kUsage also if there are
-// not as many bounds as stages.
-Result<std::vector<int32_t>> gather_and_squeeze(const ZebraPipeline& pipeline,
-                                                std::span<const AsymBounds> bounds);
-Result<AsymPlan> plan_asym_ea(const ZebraPipeline& pipeline, std::span<const AsymBounds> bounds,
-                              int64_t most_plans, std::vector<int32_t> start);
-
-// Other places to begin a search: as many chunks in each layer, from none to all, where the bounds
-// allow it. Empty where Algorithm 1 has an error.
-std::vector<std::vector<int32_t>> even_starts(const ZebraPipeline& pipeline,
-                                              std::span<const AsymBounds> bounds);
 
 }  // namespace pagoda

@@ -1,4 +1,4 @@
-#include "plan/search/cluster_changes.h"
+#include "preview/cluster_changes.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,7 +7,7 @@
 namespace pagoda {
 namespace {
 
-constexpr double kWorthSaying = 0.02;
+constexpr double kHelpfulGain = 0.02;
 constexpr size_t kMostNodes = 64;
 
 struct Change {
@@ -18,7 +18,8 @@ struct Change {
 
 Change with_tokens(const ClusterSheet& cluster, const ClusterDemand& demand, int64_t sequences) {
   return {strf("train.tokens_per_step = %lld", (long long)(sequences * demand.sequence_len)),
-          cluster, {demand.sequence_len, sequences}};
+          cluster,
+          {demand.sequence_len, sequences}};
 }
 
 // The cluster with `count` nodes, its own repeated in turn; with two kinds of nodes, `count` is a
@@ -94,17 +95,6 @@ std::vector<Change> more_memory(const ClusterSheet& cluster, const ClusterDemand
 
 }  // namespace
 
-ClusterPlanner strategy_planner(const ModelShape& model) {
-  return [&model](const ClusterSheet& cluster,
-                  const ClusterDemand& demand) -> std::optional<PlannedCluster> {
-    const auto strategies = search_cluster(model, cluster, demand);
-    if (!strategies.ok()) return {};
-    const Strategy& best = strategies.value().front();
-    const auto tokens = static_cast<double>(demand.sequence_len * demand.sequences);
-    return PlannedCluster{best.text(), tokens / best.step_s};
-  };
-}
-
 std::vector<ClusterChange> cluster_helps(const ClusterPlanner& plan, const ClusterSheet& cluster,
                                          const ClusterDemand& demand, double tokens_per_s) {
   std::vector<Change> changes = {with_tokens(cluster, demand, 2 * demand.sequences),
@@ -116,7 +106,7 @@ std::vector<ClusterChange> cluster_helps(const ClusterPlanner& plan, const Clust
     auto found = tried(plan, change);
     if (!found) continue;
     found->gain = found->tokens_per_s / tokens_per_s - 1;
-    if (found->gain >= kWorthSaying) helpful.push_back(std::move(*found));
+    if (found->gain >= kHelpfulGain) helpful.push_back(std::move(*found));
   }
   std::stable_sort(helpful.begin(), helpful.end(),
                    [](const auto& a, const auto& b) { return a.gain > b.gain; });
@@ -127,8 +117,8 @@ std::vector<ClusterChange> cluster_fits_with(const ClusterPlanner& plan,
                                              const ClusterSheet& cluster,
                                              const ClusterDemand& demand) {
   std::vector<ClusterChange> found;
-  for (const auto& kind : {fewer_tokens(cluster, demand), more_nodes(cluster, demand),
-                           more_memory(cluster, demand)}) {
+  for (const auto& kind :
+       {fewer_tokens(cluster, demand), more_nodes(cluster, demand), more_memory(cluster, demand)}) {
     for (const Change& change : kind) {
       auto fits = tried(plan, change);
       if (!fits) continue;

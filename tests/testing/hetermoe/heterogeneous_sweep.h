@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "plan/zebra/heterogeneous_step.h"
+#include "tests/testing/hetermoe/heterogeneous_step.h"
 
 namespace pagoda {
 

@@ -1,8 +1,8 @@
 // The time of one step on two kinds of devices in the strategies that HeterMoE (section 6) compares
 // zebra parallelism with. All are timed from the same few numbers, so that they differ only by
 // their actions: EP and DistEP are layer_major() (plan/step/action.h), as runs execute it, with
-// experts on all devices or on those that do not attend. Pipelines of whole layers are planned
-// only. Pure.
+// experts on all devices or on those that do not attend. What a run takes is the simulator's to say
+// (plan/forecast/simulator.h); this is for the settings of the paper's figures.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/zebra/zebra.h"
+#include "tests/testing/hetermoe/zebra.h"
 
 namespace pagoda {
 

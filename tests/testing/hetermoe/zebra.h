@@ -1,7 +1,7 @@
 // Zebra parallelism (HeterMoE section 4.1): attention of all layers on M attention devices, experts
 // on N expert devices, so that the two kinds work on different microbatches at a time. This times
 // the actions of such a step (plan/step/zebra_actions.h), which a run executes as they are
-// (parallel.layout = zebra), with a microbatch as a chunk of the step. Pure.
+// (parallel.layout = zebra), with a microbatch as a chunk of the step.
 //
 // Transfers in the two directions, and sums of gradients over devices, do not slow each other here.
 //
@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/machine/pass_cost.h"
 #include "plan/step/lags.h"
 #include "plan/zebra/action_clock.h"
 #include "plan/zebra/stream_times.h"
@@ -41,7 +40,7 @@ struct ZebraTimes {
   // The part of a transfer that does not depend on its rows. The only attention device of a group
   // sends none to experts that it has itself.
   double transfer_fixed = 1;
-  double head_s = 0;             // once a step and microbatch: logits, loss and their backward
+  double head_s = 0;  // once a step and microbatch: logits, loss and their backward
   // The sums of a layer's gradients over all devices with the same weights, once a step: attention
   // is replicated over the attention devices of all groups, an expert over groups only.
   double attention_reduce_s = 0;
@@ -94,11 +93,8 @@ struct ZebraStep {
   StreamTimes times;
 };
 
-// The lags that are worth trying: 0 to 3 and R - 1 for each; the head's and attention's only if
-// they count. Some may wait for each other. At most 125.
-std::vector<Lags> lag_choices(int64_t microbatches, bool last_layer_experts);
-
-// The plan of the least time among these lags; the first among equals. O(L R) for each.
+// The plan of the least time among lag_choices() (plan/zebra/run_zebra.h); the first among equals.
+// O(L R) for each.
 Result<ZebraStep> best_zebra(const ZebraGroup& group);
 
 }  // namespace pagoda

@@ -1,4 +1,4 @@
-#include "plan/zebra/heterogeneous_step.h"
+#include "tests/testing/hetermoe/heterogeneous_step.h"
 
 #include <algorithm>
 #include <numeric>
