@@ -338,6 +338,7 @@ void PageTable::add_expert_sums(const RunShape& shape) {
   if (shape.rounds() == 1) return;
   expert_place_.assign(static_cast<size_t>(shape.copies.count) * shape.records.size(), -1);
   std::vector<int64_t> next(static_cast<size_t>(shape.devices), 0);
+  const int64_t of_expert = expert_sum_pages(shape);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     if (!shape.stages.chunk_by_chunk()) std::fill(next.begin(), next.end(), 0);
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
@@ -345,7 +346,7 @@ void PageTable::add_expert_sums(const RunShape& shape) {
       for (int copy = 0; copy < shape.copies.count; ++copy) {
         int64_t& place = next[static_cast<size_t>(shape.seat_of(record, copy))];
         expert_place_[static_cast<size_t>(copy * num_records_ + record)] = place;
-        place += expert_sum_pages(shape);
+        place += of_expert;
       }
     }
   }
