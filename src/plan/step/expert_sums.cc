@@ -14,17 +14,23 @@ ExpertSums::Expert& ExpertSums::of(int64_t expert) {
   const auto [at, is_new] = experts_.try_emplace(expert);
   Expert& e = at->second;
   if (!is_new) return e;
-  e.present.assign(static_cast<size_t>(shape_.sums.cells()), 0);
+  Source source{std::vector<uint8_t>(static_cast<size_t>(shape_.sums.cells()), 0), {}, 0};
+  std::vector<uint8_t>& present = source.present;
   for (size_t b = 0; b < routing_.size(); ++b) {
     const int64_t cell = shape_.sums.cell(static_cast<int64_t>(b), shape_.microbatches);
-    e.present[static_cast<size_t>(cell)] |= routing_[b][static_cast<size_t>(expert)] > 0;
+    present[static_cast<size_t>(cell)] |= routing_[b][static_cast<size_t>(expert)] > 0;
   }
-  const bool any = std::find(e.present.begin(), e.present.end(), 1) != e.present.end();
-  if (!any) return e;
+  const bool any = std::find(present.begin(), present.end(), 1) != present.end();
   const int64_t shards = shape_.sums.expert_shards;
-  std::vector<int> shard_device;
-  for (int64_t s = 0; s < shards; ++s) shard_device.push_back(seats_.device_of(expert, s, shards));
-  e.plan = plan_expert_sum(shape_.sums, e.present, shard_device, seats_.seat(expert));
+  for (int64_t s = 0; s < shards; ++s) {
+    source.shard_device.push_back(seats_.device_of(expert, s, shards));
+  }
+  source.home = seats_.seat(expert);
+  const auto [plan, is_first] = plans_.try_emplace(source);
+  if (is_first && any) {
+    plan->second = plan_expert_sum(shape_.sums, source.present, source.shard_device, source.home);
+  }
+  e.plan = &plan->second;
   return e;
 }
 
@@ -55,7 +61,7 @@ void ExpertSums::give_up(Expert& expert, int device, int64_t buffer) {
 
 ExpertSums::Chain ExpertSums::chain(const ExpertGroup::Block& block) {
   const SumStep* newest = nullptr;  // up to the block's cell; padding alone may be in another one
-  for (const SumStep& s : of(block.expert).plan.steps) {
+  for (const SumStep& s : steps_of(block.expert)) {
     const bool before = s.kind == SumStep::Kind::kChain && s.microbatch <= block.cell;
     if (before) newest = &s;
   }
@@ -70,8 +76,8 @@ ExpertSums::Chain ExpertSums::chain(const ExpertGroup::Block& block) {
 std::vector<ExpertSums::Step> ExpertSums::steps_from(int64_t expert, size_t step) {
   Expert& e = of(expert);
   std::vector<Step> steps;
-  for (size_t i = step; i < e.plan.steps.size(); ++i) {
-    const SumStep& s = e.plan.steps[i];
+  for (size_t i = step; i < e.plan->steps.size(); ++i) {
+    const SumStep& s = e.plan->steps[i];
     if (s.kind == SumStep::Kind::kChain) break;
     const bool moves = s.kind == SumStep::Kind::kMove;
     Step next{s.device, page(expert, s.device, s.buffer), 0, moves ? s.to : -1};
@@ -84,7 +90,7 @@ std::vector<ExpertSums::Step> ExpertSums::steps_from(int64_t expert, size_t step
 
 std::vector<ExpertSums::Step> ExpertSums::behind(const ExpertGroup::Block& block) {
   Expert& e = of(block.expert);
-  const std::vector<SumStep>& steps = e.plan.steps;
+  const std::vector<SumStep>& steps = e.plan->steps;
   if (steps.empty() && block.ends_cell) give_up(e, seats_.seat(block.expert), 0);  // of padding
   const auto step = std::find_if(steps.begin(), steps.end(), [&](const SumStep& s) {
     return s.kind == SumStep::Kind::kChain && s.microbatch == block.cell;
@@ -96,7 +102,7 @@ std::vector<ExpertSums::Step> ExpertSums::behind(const ExpertGroup::Block& block
 }
 
 std::vector<ExpertSums::Step> ExpertSums::rest(int64_t expert) {
-  const std::vector<SumStep>& steps = of(expert).plan.steps;
+  const std::vector<SumStep>& steps = steps_of(expert);
   const auto is_chain = [](const SumStep& s) { return s.kind == SumStep::Kind::kChain; };
   const auto newest = std::find_if(steps.rbegin(), steps.rend(), is_chain);
   return steps_from(expert, static_cast<size_t>(newest.base() - steps.begin()));
@@ -105,8 +111,8 @@ std::vector<ExpertSums::Step> ExpertSums::rest(int64_t expert) {
 PageId ExpertSums::take_whole(int64_t expert) {
   Expert& e = of(expert);
   const int seat = seats_.seat(expert);
-  const PageId whole = page(expert, seat, e.plan.root);
-  give_up(e, seat, e.plan.root);
+  const PageId whole = page(expert, seat, e.plan->root);
+  give_up(e, seat, e.plan->root);
   return whole;
 }
 

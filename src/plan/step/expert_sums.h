@@ -52,13 +52,21 @@ class ExpertSums {
   PageId take_whole(int64_t expert);
 
  private:
+  // What an expert's plan follows from; experts of a device that have rows in the same cells share
+  // one.
+  struct Source {
+    std::vector<uint8_t> present;  // [cell]
+    std::vector<int> shard_device;
+    int home = 0;
+    auto operator<=>(const Source&) const = default;
+  };
   struct Expert {
-    SumPlan plan;
-    std::vector<uint8_t> present;      // [cell]
+    const SumPlan* plan = nullptr;  // of plans_
     // [device, buffer of the plan] page of the device, if by turns
     std::map<std::pair<int, int64_t>, int64_t> taken;
   };
   Expert& of(int64_t expert);
+  const std::vector<SumStep>& steps_of(int64_t expert) { return of(expert).plan->steps; }
   PageId page(int64_t expert, int device, int64_t buffer);
   void give_up(Expert& expert, int device, int64_t buffer);
   std::vector<Step> steps_from(int64_t expert, size_t step);
@@ -68,6 +76,7 @@ class ExpertSums {
   int64_t layer_;
   const LayerRouting& routing_;
   const LayerSeats& seats_;
+  std::map<Source, SumPlan> plans_;
   std::map<int64_t, Expert> experts_;
   std::map<int, std::set<int64_t>> used_;  // [device] pages, if by turns
 };
