@@ -215,6 +215,9 @@ TEST(LayoutSearch, CopiesWinWhereManyRowsWouldGoFar) {
       return static_cast<double>(run.forecast.step.ranks[rank].sent_bytes);
     };
     EXPECT_EQ(sent(alone) - sent(best), row_bytes - copy_bytes);
+    // All that is on the devices stays there; what comes waits in the host for its use.
+    EXPECT_EQ(best.forecast.step.ranks[rank].traffic.fetch.bytes, 0);
+    EXPECT_EQ(best.forecast.step.ranks[rank].traffic.write_back.bytes, 0);
   }
   const std::string section = best.section();
   EXPECT_NE(section.find("\nexpert_shards = 8\n"), std::string::npos) << section;

@@ -247,6 +247,39 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
   share_out(other, left);
 }
 
+// Whether the weights of a copied expert come from another rank, or go there.
+bool travels(const RunShape& shape, int64_t record) {
+  const DeviceRange own = shape.own_devices();
+  const bool home = shape.is_home(record);
+  for (int d = 0; d < shape.devices; ++d) {
+    if (own.contains(d) != home && shape.computes_with(d, record)) return true;
+  }
+  return false;
+}
+
+// The weights of a layer's experts come from other ranks, or go there, before the first is used.
+// Until then they are in the host.
+void grow_for_copies(const RunShape& shape, const PageTable& pages, int64_t left, int64_t header,
+                     std::vector<SlotClass>& slots) {
+  if (shape.ranks() == 1 || !shape.copies.several()) return;
+  std::vector<int64_t> most(slots.size(), 0);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    std::vector<int64_t> together(slots.size(), 0);
+    for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
+      const int64_t record = shape.expert(l, e);
+      if (travels(shape, record)) ++together[pages.pages[pages.weights(record)].slot_class];
+    }
+    for (size_t c = 0; c < most.size(); ++c) most[c] = std::max(most[c], together[c]);
+  }
+  std::vector<SlotShare> shares;
+  for (size_t c = 0; c < slots.size(); ++c) {
+    const int32_t passing = slots[c].host_slots;
+    shares.push_back(
+        {&slots[c].host_slots, pages.classes[c].page_bytes + header, passing + most[c]});
+  }
+  share_out(shares, left);
+}
+
 // A step takes the optimizer states of experts one after another, and their gradients if these wait
 // for the norm of all. Pages that the host has no room for are missed all along the step, if that
 // costs at most a twentieth more misses: the slots that pages pass through keep none.
@@ -383,8 +416,11 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
       *std::max_element(plan.whole_on_device.begin(), plan.whole_on_device.end());
   if (plan.state_on_device) {
     plan.in_place = shape.in_place;
-    plan.classes = std::move(whole);
-    plan.whole_host_bytes = host_bytes(pages, plan.classes, header_bytes);
+    plan.classes = whole;
+    grow_for_copies(settled, pages, kNoLimit, header_bytes, whole);
+    plan.whole_host_bytes = host_bytes(pages, whole, header_bytes);
+    const int64_t left = budget.host_bytes - host_bytes(pages, plan.classes, header_bytes);
+    grow_for_copies(settled, pages, std::max<int64_t>(0, left), header_bytes, plan.classes);
   } else {
     if (shape.in_place) {
       std::vector<SlotClass> slots =
