@@ -152,6 +152,9 @@ class LayoutSearcher {
   Configs with_copies(const Configs& configs, int64_t copies) const;
   void add_copies();
   void sort();
+  const SearchedLayout& improved() const { return found_.runs[improved_]; }
+  const RunConfig& improved_config() const { return improved().configs.front(); }
+  void improve_fastest(bool zebra);
   bool improve(const std::vector<Configs>& variants);
   void improve_copies();
   void improve_order();
@@ -164,6 +167,7 @@ class LayoutSearcher {
   const ClusterSheet& cluster_;
   const CoarseLimits& limits_;
   bool few_ = false;  // layouts are tried
+  size_t improved_ = 0;  // of found_.runs
   LayoutSearch found_;
 };
 
@@ -234,28 +238,29 @@ void LayoutSearcher::sort() {
   });
 }
 
-// Puts the fastest of the variants first, if it is faster than all so far.
+// Puts the fastest of the variants in the place of the run that is improved, if it is faster.
 bool LayoutSearcher::improve(const std::vector<Configs>& variants) {
   std::optional<SearchedLayout> fastest;
   for (const Configs& variant : variants) {
     auto layout = forecast(variant);
-    const SearchedLayout& before = fastest ? *fastest : found_.runs.front();
+    const SearchedLayout& before = fastest ? *fastest : improved();
     if (layout && layout->forecast.step.step_s() < before.forecast.step.step_s()) {
       fastest = std::move(layout);
     }
   }
   if (!fastest) return false;
-  if (found_.runs.front().as_it_is) {  // it stays among them
-    found_.runs.insert(found_.runs.begin(), std::move(*fastest));
+  if (improved().as_it_is) {  // it stays among them
+    improved_ = found_.runs.size();
+    found_.runs.push_back(std::move(*fastest));
   } else {
-    found_.runs.front() = std::move(*fastest);
+    found_.runs[improved_] = std::move(*fastest);
   }
   return true;
 }
 
 // GPipe, which is hardly faster than 1F1B anywhere, is tried where little time is to be saved.
 void LayoutSearcher::improve_order() {
-  const Configs best = found_.runs.front().configs;
+  const Configs best = improved().configs;
   if (best.front().stages() == 1) return;
   std::vector<Configs> variants;
   for (const PipelineOrder order : {PipelineOrder::kOneForwardOneBackward, PipelineOrder::kGpipe,
@@ -268,41 +273,57 @@ void LayoutSearcher::improve_order() {
 
 // Doubles them while that helps, unless none are faster than those of the nodes.
 void LayoutSearcher::improve_copies() {
-  const auto fastest = [&]() -> const RunConfig& { return found_.runs.front().configs.front(); };
-  if (fastest().copies() == 1 && std::ssize(cluster_.nodes) / fastest().stages() > 1) return;
-  while (improve({with_copies(found_.runs.front().configs, 2 * fastest().copies())})) {
+  const RunConfig& first = improved_config();
+  if (first.copies() == 1 && std::ssize(cluster_.nodes) / first.stages() > 1) return;
+  while (improve({with_copies(improved().configs, 2 * improved_config().copies())})) {
   }
 }
 
 // Doubles them while that helps.
 void LayoutSearcher::improve_chunks() {
-  const auto fastest = [&]() -> const RunConfig& { return found_.runs.front().configs.front(); };
   const auto twice = [](RunConfig& config) { config.train.chunks *= 2; };
-  while ((fastest().stages() > 1 || fastest().zebra()) &&
-         improve({changed(found_.runs.front().configs, twice)})) {
+  while ((improved_config().stages() > 1 || improved_config().zebra()) &&
+         improve({changed(improved().configs, twice)})) {
   }
 }
 
 // Doubles it while that helps.
 void LayoutSearcher::improve_microbatch() {
   const auto twice = [](RunConfig& config) { config.train.micro_batch_tokens *= 2; };
-  while (improve({changed(found_.runs.front().configs, twice)})) {
+  while (improve({changed(improved().configs, twice)})) {
   }
 }
 
 // Ordering the rounds of more devices takes long (plan/rounds/exchange_order.h).
 void LayoutSearcher::improve_exchange() {
   constexpr int64_t kMostExchanging = 16;
-  const SearchedLayout& fastest = found_.runs.front();
-  const RunConfig& config = fastest.configs.front();
+  const RunConfig& config = improved_config();
   if (config.parallel.exchange != ExchangeSetting::kAuto) return;
   if (cluster_.nodes.size() < 2 || config.num_devices() > kMostExchanging) return;
   std::vector<Configs> variants;
   for (const ExchangeSetting exchange : {ExchangeSetting::kRounds, ExchangeSetting::kHalo}) {
-    variants.push_back(changed(fastest.configs,
+    variants.push_back(changed(improved().configs,
                                [&](RunConfig& of_rank) { of_rank.parallel.exchange = exchange; }));
   }
   improve(variants);
+}
+
+// Improves the fastest of the runs with zebra, or of those without, unless it is far behind all.
+void LayoutSearcher::improve_fastest(bool zebra) {
+  constexpr double kNear = 1.1;
+  const auto is_of_kind = [&](const SearchedLayout& run) {
+    return run.configs.front().zebra() == zebra;
+  };
+  const auto fastest = std::ranges::find_if(found_.runs, is_of_kind);
+  if (fastest == found_.runs.end()) return;
+  const double least_s = found_.runs.front().forecast.step.step_s();
+  if (fastest->forecast.step.step_s() > kNear * least_s) return;
+  improved_ = static_cast<size_t>(fastest - found_.runs.begin());
+  if (few_) improve_copies();
+  improve_order();
+  if (few_) improve_chunks();
+  improve_microbatch();
+  improve_exchange();
 }
 
 // Where devices are so many that a simulation is long, few are made: of each number of stages one
@@ -329,11 +350,9 @@ LayoutSearch LayoutSearcher::run() {
   sort();
   const int64_t tried = found_.tried;
   if (found_.runs.empty()) return std::move(found_);
-  if (few_) improve_copies();
-  improve_order();
-  if (few_) improve_chunks();
-  improve_microbatch();
-  improve_exchange();
+  const bool zebra = found_.runs.front().configs.front().zebra();
+  for (const bool of_zebra : {!zebra, zebra}) improve_fastest(of_zebra);
+  sort();
   found_.tried = tried;
   return std::move(found_);
 }
