@@ -31,27 +31,22 @@ asan_tests=(
   ops_attention_test
   ops_cached_attention_test attention_blocks_test working_memory_test adam_test text_stream_test
   generation_test bench_test
-  root_promise_test root_promise_table_test step_trace_test trainer_fault_test
-  predicted_bytes_test routing_trace_test ranks_run_test ranks_trainer_test ranks_promise_test
-  ranks_faults_test zebra_promise_test stages_promise_test ranks_moves_test
+  root_promise_table_test step_trace_test trainer_fault_test routing_trace_test
+  ranks_run_test ranks_faults_test zebra_promise_test
   page_pool_test carrier_thread_test mpi_link_test heartbeat_test
   cuda_device_test cuda_run_test fuzz_replay_test
 )
-# ThreadSanitizer: what has threads.
+# ThreadSanitizer: what has threads, each kind of them once or twice. Ops share their work out in
+# one way (products, attention, routing and Adam have it), and runs of ranks are the trainer's.
 tsan_tests=(
   trace_test delays_test link_test
   device_test device_turn_test numa_test open_storage_test storage_test storage_sim_test
-  page_file_test
-  page_file_crash_test
+  page_file_test page_file_crash_test
   pager_test checkpoint_test tokenizer_threads_test
-  ops_linear_test products_test ops_elementwise_test ops_swiglu_test ops_route_test
-  ops_attention_test
-  ops_cached_attention_test attention_blocks_test adam_test generation_test together_promise_test
-  bench_test
-  root_promise_test root_promise_table_test step_trace_test trainer_fault_test exactly_once_test
-  ranks_run_test ranks_trainer_test ranks_promise_test zebra_promise_test
-  ranks_faults_test stages_promise_test ranks_moves_test
-  cuda_nccl_link_test cuda_ranks_test
+  products_test ops_route_test ops_attention_test adam_test together_promise_test
+  root_promise_test step_trace_test trainer_fault_test exactly_once_test
+  ranks_trainer_test zebra_promise_test ranks_faults_test stages_promise_test
+  cuda_nccl_link_test
   page_pool_test carrier_thread_test mpi_link_test heartbeat_test
   cuda_device_test cuda_run_test
 )

@@ -242,7 +242,7 @@ TEST(StagesPromise, OneHash) {
   if (!all_combinations) {
     EXPECT_LE(rows.size(), 60u);
   }
-  run_rows(rows, kUnderSanitizer ? 5 : 1, expect_promise);
+  run_rows(rows, kUnderSanitizer ? 10 : 1, expect_promise);
 }
 
 }  // namespace
