@@ -109,13 +109,13 @@ class SharedCards : public testing::Test {
   double seconds(const std::vector<Transfer>& transfers) {
     std::vector<std::unique_ptr<Stream>> lanes;
     const std::vector<std::byte> source(kBytes);
-    std::vector<std::byte> target(kBytes);
+    std::vector<std::vector<std::byte>> targets(transfers.size(), source);
     const int64_t begin_us = monotonic_us();
     for (size_t i = 0; i < transfers.size(); ++i) {
       lanes.push_back(make_lane("lane"));
       Link& link = *links_[i % 2];
       link.send(transfers[i], source.data(), *lanes.back());
-      link.receive(transfers[i], target.data(), *lanes.back());
+      link.receive(transfers[i], targets[i].data(), *lanes.back());
     }
     for (const auto& lane : lanes) lane->synchronize();
     return 1e-6 * static_cast<double>(monotonic_us() - begin_us);
