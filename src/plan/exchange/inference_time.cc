@@ -46,7 +46,7 @@ std::vector<double> on_devices(const std::vector<double>& work_s, std::span<cons
   return seconds;
 }
 
-std::vector<double> busier_strategy(const SquareMatrix<double>& seconds) {
+std::vector<double> busier_direction(const SquareMatrix<double>& seconds) {
   std::vector<double> most = sent_by_device(seconds);
   const std::vector<double> received = received_by_device(seconds);
   for (size_t d = 0; d < most.size(); ++d) most[d] = std::max(most[d], received[d]);
@@ -93,7 +93,8 @@ Result<DevicePhases> device_phases(const PlacedLayer& layer,
   const std::span<const int> parts = places_of_parts(layer);
   return DevicePhases{on_devices(layer.load.gate_s, parts, devices),
                       on_devices(layer.load.ffn_s, layer.device_of_expert, devices),
-                      on_devices(layer.load.aggregate_s, parts, devices), busier_strategy(seconds)};
+                      on_devices(layer.load.aggregate_s, parts, devices),
+                      busier_direction(seconds)};
 }
 
 double exclusive_time_s(const DevicePhases& phases) {

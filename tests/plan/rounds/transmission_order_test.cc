@@ -50,7 +50,7 @@ void expect_round(const TransmissionRound<T>& round, int devices) {
   }
 }
 
-// What each device sent each other; checks rounds and their number on the strategy.
+// What each device sent each other; checks the rounds and their number on its way.
 template <typename T>
 SquareMatrix<T> carried(const std::vector<TransmissionRound<T>>& rounds, int devices) {
   EXPECT_LE(rounds.size(), static_cast<size_t>(devices * devices - 2 * devices + 2));

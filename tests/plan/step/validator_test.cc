@@ -15,7 +15,7 @@ constexpr int kZebraRuns = kUnderSanitizer ? 50 : 150;
 constexpr int kGuestRuns = kUnderSanitizer ? 50 : 100;
 constexpr int kPipelineRuns = kUnderSanitizer ? 50 : 150;
 
-// Steps, a skipped one, an evaluation: every rule holds all the strategy.
+// Steps, a skipped one, an evaluation: every rule holds all the way.
 void expect_valid(std::mt19937& random, PlannedCase& c) {
   Replay replay(&c.pages, c.start());
   PlanValidator validator = c.validator();

@@ -228,7 +228,7 @@ ZebraGroup counterexample() {
   return group;
 }
 
-// With one queue for dispatches and one for combines (section 4.1), each both strategies.
+// With one queue for dispatches and one for combines (section 4.1), each of both directions.
 int64_t by_kind_of_transfer(const ZebraGroup& group, const Lags& lags) {
   TimedActions plan = plan_zebra(group, lags).take();
   for (size_t t = 0; t < plan.tasks.size(); ++t) {
