@@ -51,6 +51,7 @@ std::vector<Moment> every_other(size_t first) {
 }
 constexpr int kRanks = 3;
 constexpr int64_t kSteps = 60, kSaveSteps = 20;
+constexpr int kMostByWay = 3;  // losses of a test that name another rank
 
 class LostRanksTest : public MpiRunTest {
  protected:
@@ -222,8 +223,9 @@ class LostRanksTest : public MpiRunTest {
     if (saved == std::string::npos) return;
     EXPECT_LE(std::stoll(ended.err.substr(saved + 11)), named_step) << ended.err;
   }
-  // Whose heart beats may be named by way of a rank that waits for it, if that one came to its
-  // wait later than others came to wait for it: now and then, on a loaded machine.
+  // A rank that is alive and goes no further stops others that wait for it, and one of these may
+  // be named in its place, if it began to wait later than the rest began to wait for it: now and
+  // then, on a loaded machine.
   bool names_one_that_waits(const ProcessResult& ended) {
     for (const std::string& line : errors(ended)) {
       if (!line.starts_with("pagoda: rank ") || line.find(" in transfer ") == std::string::npos) {
@@ -292,7 +294,6 @@ class LostRanksTest : public MpiRunTest {
   Words more_;  // of every run's command line
   std::map<int64_t, std::string> weights_of_one_;  // by steps
   std::string said_;
-  static constexpr int kMostByWay = 3;
   int runs_ = 0, waited_for_ = 0;
   int by_way_ = 0;  // losses that named another rank, and were made again
 };

@@ -28,6 +28,16 @@ constexpr const char* kSmallMixtral = R"({
 
 class PlanTest : public RunTest {
  protected:
+  // A small model on a node of two A40 and one of two V100.
+  Words small_on_two_kinds() {
+    put_file(dir_.file("config.json"), kSmallMixtral);
+    return {"--model.path",
+            dir_.file("config.json"),
+            "--cluster",
+            configs("clusters/a40-v100.toml"),
+            "--train.tokens_per_step",
+            "65536"};
+  }
   ProcessResult plan(Words words) {
     words.insert(words.begin(), {PAGODA_BINARY, "plan"});
     return Process(words, dir_.file("plan")).wait();
@@ -203,13 +213,7 @@ TEST_F(PlanTest, ThePageIsSelfContained) {
 
 // What a microbatch is there the search decides.
 TEST_F(PlanTest, AClusterMindsNoMicrobatch) {
-  put_file(dir_.file("config.json"), kSmallMixtral);
-  const Words words = {"--model.path",
-                       dir_.file("config.json"),
-                       "--cluster",
-                       configs("clusters/a40-v100.toml"),
-                       "--train.tokens_per_step",
-                       "65536"};
+  const Words words = small_on_two_kinds();
   for (const char* row : {"8192", "2048"}) {
     const ProcessResult result = plan(words + Words{"--data.sequence_len", row});
     EXPECT_EQ(result.code, 0) << result.err;
@@ -306,15 +310,7 @@ TEST_F(PlanTest, SearchesClusters) {
 // On nodes of two kinds the layouts are those of equal nodes, and one in which the V100, slow at
 // attention, do not attend is the best. It is the one on the page.
 TEST_F(PlanTest, OnTwoKindsOfNodesTheBestLayoutIsPlanned) {
-  put_file(dir_.file("config.json"), kSmallMixtral);
-  const Words words = {"--model.path",
-                       dir_.file("config.json"),
-                       "--cluster",
-                       configs("clusters/a40-v100.toml"),
-                       "--train.tokens_per_step",
-                       "65536",
-                       "--data.sequence_len",
-                       "8192"};
+  const Words words = small_on_two_kinds() + Words{"--data.sequence_len", "8192"};
   const std::string page = dir_.file("step.html");
   const ProcessResult text = plan(words + Words{"--search", "--html", page});
   EXPECT_EQ(text.code, 0) << text.err;

@@ -134,6 +134,7 @@ Result<ColocatedHomes> colocated_homes(const ColocatedModel& a, const ColocatedM
   ColocatedHomes homes;
   homes.of_a.assign(a.shape.records.size(), -1);
   homes.of_b.assign(b.shape.records.size(), -1);
+  const std::vector<int> own = in_order(devices.size());
   const size_t both = std::min(of_a.size(), of_b.size());
   RETURN_IF_ERROR(place_alone(a.shape, std::span(of_a).subspan(both), devices, homes.of_a));
   RETURN_IF_ERROR(place_alone(b.shape, std::span(of_b).subspan(both), devices, homes.of_b));
@@ -142,7 +143,6 @@ Result<ColocatedHomes> colocated_homes(const ColocatedModel& a, const ColocatedM
     set_homes(a.shape, *placed.a, placed.places.device_of_a, homes.of_a);
     set_homes(b.shape, *placed.b, placed.places.device_of_b, homes.of_b);
     homes.together_s += placed.places.inference_s;
-    const std::vector<int> own = in_order(devices.size());
     ASSIGN_OR_RETURN(const auto by_speed, colocated_phases({of_a[i][0].load, own, own},
                                                            {of_b[i][0].load, own, own}, devices));
     homes.by_speed_s += colocated_times(by_speed).gate_a_s;
