@@ -297,4 +297,19 @@ StepBatch even_batch(const Session& session, std::mt19937& random) {
   return batch;
 }
 
+BatchSource shifting_batches() {
+  auto steps = std::make_shared<uint64_t>(0);
+  return [steps](const Session& session, std::mt19937& random) {
+    StepBatch batch = random_batch(session, random);
+    const auto vocabulary = static_cast<uint64_t>(session.config().vocab_size);
+    const uint64_t first = *steps / 5 * 24 % vocabulary;
+    ++*steps;
+    for (int32_t& token : batch.tokens) {
+      const uint64_t a = random() % 24, b = random() % 24;
+      token = static_cast<int32_t>((first + a * b / 24) % vocabulary);
+    }
+    return batch;
+  };
+}
+
 }  // namespace pagoda

@@ -129,4 +129,7 @@ class LayoutRace {
 // Tokens drawn so that all are as frequent, and experts about as busy.
 StepBatch even_batch(const Session& session, std::mt19937& random);
 
+// Tokens of a few dozen, others in every fifth step, of which some are frequent.
+BatchSource shifting_batches();
+
 }  // namespace pagoda

@@ -2,7 +2,8 @@
 // that are slowed by kind of work as its GPUs differ, each beside the time that the simulator has
 // for it. Not installed.
 //
-//   zebra_tables [DIR] [--only overall,ratios,orders,errors,choice,spread] [--rounds N] [--tiny]
+//   zebra_tables [DIR] [--only overall,ratios,orders,errors,choice,spread] [--rounds N]
+//                [--repeats N] [--slowness X] [--tiny]
 //                                       pages go to a new folder in DIR, removed at the end
 //
 //   overall  zebra with and without Asym-EA, EP in equal shares and by speed, EP (Ideal), which is
@@ -15,7 +16,9 @@
 //   spread   steps of shifting, skewed routing: standard deviation over mean
 //
 // What is compared takes turns in the same rounds, and the figures are medians over them
-// (tools/bench/zebra_runs.h). --tiny shows in minutes that the program works; its figures say
+// (tools/bench/zebra_runs.h). A round while others used the cores is made again, --repeats times at
+// most. --slowness multiplies how much devices are slowed: with less than 1 more of the cores are
+// busy, and a step takes less time. --tiny shows in minutes that the program works; its figures say
 // nothing.
 #include <unistd.h>
 
@@ -56,11 +59,13 @@ struct Setting {
   std::string directory;
   std::unique_ptr<Storage> storage;
   int rounds = 3;
+  double slowness = 1;
   bool tiny = false;
   int races = 0, repeats = 0, most_repeats = 3;  // repeats: of a round
   // How much slower than the fastest layout those were that the simulator would choose.
   std::vector<double> regrets = {};
 
+  Throttle slowed(const Throttle& by) const { return {slowness * by.experts, slowness * by.rest}; }
   std::string folder() { return directory + strf("/race-%d", ++races); }
 };
 
@@ -156,8 +161,9 @@ void finish(Setting& setting, const LayoutRace& race) {
 
 void race_overall(Setting& setting, const Pair& pair, bool long_rows, size_t count_faster,
                   size_t count_slower, bool homogeneous) {
-  const Devices faster(count_faster, pair.faster);
-  const Devices slower(count_slower, long_rows ? pair.slower_long : pair.slower_short);
+  const Devices faster(count_faster, setting.slowed(pair.faster));
+  const Devices slower(count_slower,
+                       setting.slowed(long_rows ? pair.slower_long : pair.slower_short));
   const int64_t row_tokens = long_rows ? 384 : 128;
   LayoutRace race(setting.folder(), setting.storage.get(), trained(setting, 3, row_tokens), 1);
   add_layouts(race, faster, slower);
@@ -167,7 +173,7 @@ void race_overall(Setting& setting, const Pair& pair, bool long_rows, size_t cou
   const std::string equal_slower = strf("EP on %zu slower", count_faster + count_slower);
   if (homogeneous) {
     const size_t all = count_faster + count_slower;
-    race.add(expert_parallel(equal_faster, Devices(all, pair.faster), ShareKind::kSpeed));
+    race.add(expert_parallel(equal_faster, Devices(all, faster.front()), ShareKind::kSpeed));
     race.add(expert_parallel(equal_slower, Devices(all, slower.front()), ShareKind::kSpeed));
   }
   race.run(setting.rounds, setting.most_repeats);
@@ -220,8 +226,9 @@ void ratios(Setting& setting) {
     const int64_t row_tokens = long_rows ? 384 : 128;
     std::printf("  %6s ", long_rows ? "long" : "short");
     for (size_t count = 1; count <= (setting.tiny ? 1 : 4); ++count) {
-      const Devices faster(2, kA40AndV100.faster);
-      const Devices slower(count, long_rows ? kA40AndV100.slower_long : kA40AndV100.slower_short);
+      const Devices faster(2, setting.slowed(kA40AndV100.faster));
+      const Devices slower(
+          count, setting.slowed(long_rows ? kA40AndV100.slower_long : kA40AndV100.slower_short));
       LayoutRace race(setting.folder(), setting.storage.get(), trained(setting, 2, row_tokens), 1);
       race.add(race.plan_zebra(kZebra, faster, slower, true));
       race.add(race.plan_zebra(kPlain, faster, slower, false));
@@ -285,7 +292,7 @@ void print_orders(Setting& setting, const Devices& faster, const Devices& slower
 
 void orders(Setting& setting) {
   // Experts are slower than attention here.
-  const Devices faster = {{6, 6}}, slower = {{12, 12}};
+  const Devices faster = {setting.slowed({6, 6})}, slower = {setting.slowed({12, 12})};
   std::printf("\nOrders of a step on %s: seconds by the clock of actions\n",
               (names_of(faster) + "," + names_of(slower)).c_str());
   print_orders(setting, faster, slower);
@@ -338,9 +345,9 @@ Layout draw_zebra(const Setting& setting, int number, const TrainedStep& step,
   for (int64_t d = 0; d < count; ++d) {
     const double factor = 2 * static_cast<double>(count) * (1 + 0.5 * static_cast<double>(pick(3)));
     if (d < attend) {
-      faster.push_back({factor, factor});
+      faster.push_back(setting.slowed({factor, factor}));
     } else {
-      slower.push_back({factor, factor * (1 + 0.5 * static_cast<double>(pick(3)))});
+      slower.push_back(setting.slowed({factor, factor * (1 + 0.5 * static_cast<double>(pick(3)))}));
     }
   }
   Layout layout = disaggregated("drawn", faster, slower);
@@ -396,29 +403,14 @@ void choice(Setting& setting) {
     note_choice(setting, race);
     finish(setting, race);
   };
-  race_set({{4, 4}}, {{6, 12}});
-  race_set({{8, 8}, {8, 8}}, {{8, 8}});
+  const Throttle eight = setting.slowed({8, 8});
+  race_set({setting.slowed({4, 4})}, {setting.slowed({6, 12})});
+  race_set({eight, eight}, {eight});
   const double worst = *std::max_element(setting.regrets.begin(), setting.regrets.end());
   std::printf(
       "%zu sets of devices, five layouts each: the chosen one was at most %.1f %% slower "
       "than the fastest\n",
       setting.regrets.size(), 100 * worst);
-}
-
-// Tokens of a few dozen, others in every fifth step, of which some are frequent.
-BatchSource shifting_batches() {
-  auto steps = std::make_shared<uint64_t>(0);
-  return [steps](const Session& session, std::mt19937& random) {
-    StepBatch batch = random_batch(session, random);
-    const auto vocabulary = static_cast<uint64_t>(session.config().vocab_size);
-    const uint64_t first = *steps / 5 * 24 % vocabulary;
-    ++*steps;
-    for (int32_t& token : batch.tokens) {
-      const uint64_t a = random() % 24, b = random() % 24;
-      token = static_cast<int32_t>((first + a * b / 24) % vocabulary);
-    }
-    return batch;
-  };
 }
 
 double spread(const std::vector<double>& seconds) {
@@ -429,7 +421,8 @@ double spread(const std::vector<double>& seconds) {
 }
 
 void spread_of_steps(Setting& setting) {
-  const Devices faster(1, kA40AndV100.faster), slower(1, kA40AndV100.slower_short);
+  const Devices faster(1, setting.slowed(kA40AndV100.faster));
+  const Devices slower(1, setting.slowed(kA40AndV100.slower_short));
   const int steps = setting.tiny ? 3 : 50;
   LayoutRace race(setting.folder(), setting.storage.get(), trained(setting, 2, 128), steps);
   race.add(race.plan_zebra(kZebra, faster, slower, true));
@@ -474,6 +467,10 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
       setting.rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (std::strcmp(argv[i], "--repeats") == 0 && i + 1 < argc) {
+      setting.most_repeats = std::max(0, std::atoi(argv[++i]));
+    } else if (std::strcmp(argv[i], "--slowness") == 0 && i + 1 < argc) {
+      setting.slowness = std::max(0.1, std::atof(argv[++i]));
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = argv[++i];
     } else if (std::strcmp(argv[i], "--tiny") == 0) {
@@ -485,7 +482,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "zebra_tables: usage: zebra_tables [DIR] [--only TABLES] [--rounds N] "
-                   "[--tiny]\n");
+                   "[--repeats N] [--slowness X] [--tiny]\n");
       return 2;
     }
   }
