@@ -200,14 +200,11 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
 }
 
 RunShape brief_shape(const RunShape& shape) {
-  // In zebra's order fewer chunks of copies may need more.
-  if (shape.zebra && shape.copies.several()) return shape;
   RunShape brief = shape;
   brief.in_place = false;  // the run's rows in place are of more microbatches
   brief.least_sums = PageTable::sum_pages(shape);
   brief.least_expert_sums = PageTable::expert_sum_pages(shape);
-  brief.least_kept_actions =
-      shape.rounds() * std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
+  brief.least_kept_actions = PageTable::kept_actions(shape);
   // Chunks that follow each other need the same.
   if (shape.rounds() > 1) brief.sums.chunks = std::min<int64_t>(2, shape.sums.chunks);
   // Every device that attends keeps a shard, and an expert its sums.
@@ -215,10 +212,7 @@ RunShape brief_shape(const RunShape& shape) {
   const int64_t fewest =
       by_shards ? std::max<int64_t>(2, brief.sums.chunks * shape.sums.shards) : 2;
   brief.set_microbatches(std::min(fewest, shape.microbatches));
-  // Sums or rows of all of a stage's layers wait side by side.
-  if (shape.stages.chunk_by_chunk() || (shape.stages.several() && shape.kept_rows > 0)) {
-    return brief;
-  }
+  if (shape.stages.chunk_by_chunk()) return brief;
   brief.is_moe.clear();
   brief.stages.layers.clear();
   clear_records(brief);

@@ -115,15 +115,8 @@ int64_t largest_expert(const RunShape& shape) {
 
 // [device] pages of rows that stay until their backward
 std::vector<int64_t> kept_pages(const RunShape& shape) {
-  std::vector<int64_t> pages(static_cast<size_t>(shape.devices), 0);
-  for (int d = 0; d < shape.devices && shape.kept_waves() > 0; ++d) {
-    int64_t actions = 0;
-    for (int64_t l = 0; l < shape.num_layers; ++l) {
-      if (shape.keeps_rows(l, d)) actions += shape.rounds();
-    }
-    if (actions > 0) actions = std::max(actions, shape.least_kept_actions);
-    pages[static_cast<size_t>(d)] = actions * shape.kept_waves();
-  }
+  std::vector<int64_t> pages = PageTable::kept_actions(shape);
+  for (int64_t& of_device : pages) of_device *= shape.kept_waves();
   return pages;
 }
 
@@ -198,6 +191,18 @@ int64_t PageTable::expert_sum_pages(const RunShape& shape) {
   const int64_t sums = shape.num_experts * shape.sums.expert_shards;
   const int64_t besides = guests ? of_expert : of_expert - 1;
   return std::max(shape.least_expert_sums, std::min(shape.group_blocks, sums) + besides);
+}
+
+std::vector<int64_t> PageTable::kept_actions(const RunShape& shape) {
+  std::vector<int64_t> actions = shape.least_kept_actions;
+  actions.resize(static_cast<size_t>(shape.devices), 0);
+  for (int d = 0; d < shape.devices && shape.kept_waves() > 0; ++d) {
+    int64_t layers = 0;
+    for (int64_t l = 0; l < shape.num_layers; ++l) layers += shape.keeps_rows(l, d);
+    int64_t& of_device = actions[static_cast<size_t>(d)];
+    of_device = std::max(of_device, layers * shape.rounds());
+  }
+  return actions;
 }
 
 int64_t PageTable::sum_pages(const RunShape& shape) {

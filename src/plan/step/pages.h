@@ -100,6 +100,8 @@ struct PageTable {
   static int64_t guest_pages(const RunShape& shape);
   // The most sums of an expert at a time; not by chunks: of a device's experts.
   static int64_t expert_sum_pages(const RunShape& shape);
+  // [device] the actions of experts in a pass whose rows stay there.
+  static std::vector<int64_t> kept_actions(const RunShape& shape);
 
   struct Page {
     int64_t bytes = 0;

@@ -107,8 +107,8 @@ struct RunShape {
   // Further ones are sent again. The number changes no bit. REQUIRES unless 0:
   // PlanOptions::same_blocks().
   int64_t kept_rows = 0;
-  // Each device that keeps rows has room for those of so many actions, at least.
-  int64_t least_kept_actions = 0;
+  // [device] It has room for the kept rows of so many actions, at least. Empty: of none.
+  std::vector<int64_t> least_kept_actions = {};
   int devices = 1;  // of all ranks
   // [device] its rank: the process that drives it, with a host memory and a page file of its own.
   // Ascending from 0, so that a rank's devices are neighbours. Empty: there is one rank.

@@ -203,43 +203,78 @@ RunShape repeated(const RunShape& shape, int64_t times, PipelineOrder order) {
   return longer;
 }
 
+RunShape random_run(std::mt19937& random, uint64_t copies_in) {
+  const auto order = static_cast<PipelineOrder>(random() % 3);
+  const int devices = 1 + static_cast<int>(random() % 5);
+  const int stages = random() % 2 == 0 ? 1 : 2;
+  RunShape shape = random_shape(random, devices, {.most = stages, .order = order});
+  shape = repeated(shape, 1 + random() % 5, order);
+  if (devices > 1 && random() % 2 == 0) {
+    divide_into_ranks(random, 1 + static_cast<int>(random() % std::min(3, devices)), shape);
+  }
+  const bool divides = shape.sums.shards > 1 && devices / shape.stages.count > 1;
+  if (divides && random() % copies_in == 0) {
+    shape.sums.expert_shards = shape.sums.shards;
+    divide_into_copies(2, shape);
+  }
+  return shape;
+}
+
+// Runs of ranks that have fewer layers.
+struct CutRuns {
+  int64_t all = 0, of_stages = 0, of_copies = 0;
+};
+
+// The brief run of each rank needs as much as the run.
+void expect_brief_needs(RunShape shape, CutRuns& cut) {
+  PlannedRun run;
+  run.header_bytes = 4096;
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    shape.rank = rank;
+    run.shape = shape;
+    run.budget.fixed_bytes.assign(static_cast<size_t>(shape.own_devices().count), 0);
+    const LeastSlots whole = least_slots(shape, PageTable(shape), 4096);
+    EXPECT_EQ(least_memory(run).device_bytes,
+              *std::max_element(whole.device_bytes.begin(), whole.device_bytes.end()));
+    EXPECT_EQ(least_memory(run).host_bytes, whole.host_bytes);
+    const bool fewer = brief_shape(shape).num_layers < shape.num_layers;
+    cut.all += fewer;
+    cut.of_stages += fewer && shape.stages.several();
+    cut.of_copies += fewer && shape.copies.several();
+  }
+}
+
 // Whatever the layers, stages, copies, chunks, devices and ranks.
 TEST(CoarseRun, BriefOnesOfManyLayersNeedAsMuchMemory) {
-  int64_t cut = 0, of_stages = 0, of_copies = 0;  // runs that have fewer layers
+  CutRuns cut;
   for (uint32_t seed = 1; seed <= 160; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
-    const auto order = static_cast<PipelineOrder>(random() % 3);
-    const int devices = 1 + static_cast<int>(random() % 5);
-    const int stages = random() % 2 == 0 ? 1 : 2;
-    RunShape shape = random_shape(random, devices, {.most = stages, .order = order});
-    shape = repeated(shape, 1 + random() % 5, order);
-    if (devices > 1 && random() % 2 == 0) {
-      divide_into_ranks(random, 1 + static_cast<int>(random() % std::min(3, devices)), shape);
-    }
-    if (shape.sums.shards > 1 && devices / shape.stages.count > 1 && random() % 2 == 0) {
-      shape.sums.expert_shards = shape.sums.shards;
-      divide_into_copies(2, shape);
-    }
-    PlannedRun run;
-    run.header_bytes = 4096;
-    for (int rank = 0; rank < shape.ranks(); ++rank) {
-      shape.rank = rank;
-      run.shape = shape;
-      run.budget.fixed_bytes.assign(static_cast<size_t>(shape.own_devices().count), 0);
-      const LeastSlots whole = least_slots(shape, PageTable(shape), 4096);
-      EXPECT_EQ(least_memory(run).device_bytes,
-                *std::max_element(whole.device_bytes.begin(), whole.device_bytes.end()));
-      EXPECT_EQ(least_memory(run).host_bytes, whole.host_bytes);
-      const bool fewer = brief_shape(shape).num_layers < shape.num_layers;
-      cut += fewer;
-      of_stages += fewer && shape.stages.several();
-      of_copies += fewer && shape.copies.several();
-    }
+    expect_brief_needs(random_run(random, 2), cut);
   }
-  EXPECT_GT(cut, 50);
-  EXPECT_GT(of_stages, 10);
-  EXPECT_GT(of_copies, 5);
+  EXPECT_GT(cut.all, 50);
+  EXPECT_GT(cut.of_stages, 10);
+  EXPECT_GT(cut.of_copies, 5);
+}
+
+// So do those of four chunks in zebra's order, whose rows stay on their devices: each has them of
+// its own stage's layers.
+TEST(CoarseRun, BriefOnesOfZebraKeepAsManyRows) {
+  CutRuns cut;
+  for (uint32_t seed = 1; seed <= 160; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    RunShape shape = random_run(random, 1);
+    shape.zebra = true;
+    shape.sums.chunks = 4;
+    shape.microbatches = 4 * shape.sums.shards;
+    shape.kept_rows = seed % 3 == 0 ? 0 : 1 + static_cast<int64_t>(random() % 500);
+    for (RecordShape& record : shape.records) record.shared_elements = 0;  // all layers are alike
+    expect_brief_needs(std::move(shape), cut);
+  }
+  EXPECT_GT(cut.all, 50);
+  EXPECT_GT(cut.of_stages, 10);
+  EXPECT_GT(cut.of_copies, 5);
 }
 
 // Whatever the number of layers, microbatches and devices.
