@@ -79,24 +79,31 @@ Result<std::unique_ptr<Heartbeat>> Heartbeat::start(Communicator& all, const Opt
   setup.period_s = options.period_s;
   setup.deadline_s = options.deadline_s;
   setup.on_loss = std::move(on_loss);
+  setup.waits = options.waits;
   for (const std::string& text : texts) {
     ASSIGN_OR_RETURN(Invitation theirs, Invitation::parse(text));
     if (setup.ranks.empty()) setup.key = theirs.key;
     setup.ranks.push_back(std::move(theirs.address));
   }
   std::unique_ptr<Heartbeat> heartbeat(
-      new Heartbeat(std::make_unique<HeartbeatLoop>(std::move(setup))));
+      new Heartbeat(std::make_unique<HeartbeatLoop>(std::move(setup)), options.waits));
   heartbeat->thread_ = std::thread([loop = heartbeat->loop_.get()] { loop->run(); });
   RETURN_IF_ERROR(agree(all, heartbeat->loop_->wait_until_settled()));
+  if (options.waits != nullptr) {
+    options.waits->begin_beats(static_cast<int64_t>(1e6 * options.period_s),
+                               [loop = heartbeat->loop_.get()](int rank) { loop->accuse(rank); });
+  }
   return heartbeat;
 }
 
-Heartbeat::Heartbeat(std::unique_ptr<HeartbeatLoop> loop) : loop_(std::move(loop)) {}
+Heartbeat::Heartbeat(std::unique_ptr<HeartbeatLoop> loop, RankWaits* waits)
+    : loop_(std::move(loop)), waits_(waits) {}
 
 Heartbeat::~Heartbeat() { stop(); }
 
 void Heartbeat::stop() {
   if (!thread_.joinable()) return;
+  if (waits_ != nullptr) waits_->end_beats();
   loop_->stop();
   thread_.join();
   if (refused() == 0) return;

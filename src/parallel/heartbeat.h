@@ -3,7 +3,8 @@
 // is lost when nothing has come from it for the deadline, or when its connection ends without a
 // goodbye; whoever notices tells all others. The first loss is the last word: it becomes status().
 // A period and a half without a word is a warning, and when the rank is heard again, there is a
-// line.
+// line. A rank that lives and goes no further is lost too: whom the carrier's deadline accuses
+// (rank_waits.h).
 //
 // Frames carry a key that the ranks share by their communicator. What does not know it is closed
 // and counted, and does nothing else; a warning at the end tells how many there were. All that a
@@ -19,6 +20,7 @@
 
 #include "base/status.h"
 #include "parallel/communicator.h"
+#include "parallel/rank_waits.h"
 
 namespace pagoda {
 
@@ -30,6 +32,7 @@ class Heartbeat {
     double period_s = 5;
     double deadline_s = 60;
     int first_port = 0, last_port = 0;  // ports to listen on, one is taken; 0: any
+    RankWaits* waits = nullptr;  // of this rank's carrier, which lives as long; may be nullptr
   };
   // Called once on the heartbeat's thread, at the first loss, with the rank and what status() is
   // from then on.
@@ -44,7 +47,7 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  // What this rank is doing, for the message of its loss: the next frame takes it along, cut to 76
+  // What this rank is doing, for the message of its loss: the next frame takes it along, cut to 72
   // bytes.
   void progress(const std::string& word);
   // kStopped once a rank is lost: "rank 2 on node07 has been silent for 60 s; it was last at ...".
@@ -56,9 +59,10 @@ class Heartbeat {
   int64_t refused() const;  // connections that were closed since they did not know the key
 
  private:
-  explicit Heartbeat(std::unique_ptr<HeartbeatLoop> loop);
+  Heartbeat(std::unique_ptr<HeartbeatLoop> loop, RankWaits* waits);
 
   std::unique_ptr<HeartbeatLoop> loop_;
+  RankWaits* const waits_;
   std::thread thread_;
 };
 

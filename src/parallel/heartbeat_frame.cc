@@ -32,15 +32,16 @@ HeartbeatBytes HeartbeatFrame::encode() const {
   put(bytes, 28, to);
   put(bytes, 32, number);
   put(bytes, 40, static_cast<uint32_t>(kind));
-  put(bytes, 44, lost);
-  put(bytes, 48, words);
-  if (words > 0) std::memcpy(&bytes[52], word.data(), words);
+  put(bytes, 44, of);
+  put(bytes, 48, waited_ms);
+  put(bytes, 52, words);
+  if (words > 0) std::memcpy(&bytes[56], word.data(), words);
   return bytes;
 }
 
 std::optional<HeartbeatFrame> HeartbeatFrame::decode(const HeartbeatBytes& bytes) {
   HeartbeatFrame frame;
-  const auto kind = get<uint32_t>(bytes, 40), words = get<uint32_t>(bytes, 48);
+  const auto kind = get<uint32_t>(bytes, 40), words = get<uint32_t>(bytes, 52);
   if (std::memcmp(bytes.data(), kMagic, kMagicBytes) != 0) return std::nullopt;
   if (kind > static_cast<uint32_t>(HeartbeatKind::kLoss) || words > kMostWordBytes) {
     return std::nullopt;
@@ -50,8 +51,9 @@ std::optional<HeartbeatFrame> HeartbeatFrame::decode(const HeartbeatBytes& bytes
   frame.to = get<uint32_t>(bytes, 28);
   frame.number = get<uint64_t>(bytes, 32);
   frame.kind = static_cast<HeartbeatKind>(kind);
-  frame.lost = get<uint32_t>(bytes, 44);
-  frame.word.assign(reinterpret_cast<const char*>(&bytes[52]), words);
+  frame.of = get<uint32_t>(bytes, 44);
+  frame.waited_ms = get<uint32_t>(bytes, 48);
+  frame.word.assign(reinterpret_cast<const char*>(&bytes[56]), words);
   return frame;
 }
 

@@ -63,6 +63,18 @@ void HeartbeatLoop::stop() {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
+  wake();
+}
+
+void HeartbeatLoop::accuse(int rank) {
+  {
+    std::lock_guard lock(mutex_);
+    accused_ = rank;
+  }
+  wake();
+}
+
+void HeartbeatLoop::wake() {
   const uint64_t one = 1;
   CHECK(::write(wake_.get(), &one, sizeof(one)) == sizeof(one));
 }
@@ -86,12 +98,21 @@ std::string HeartbeatLoop::name_of(int rank) const {
   return strf("rank %d on ", rank) + setup_.ranks[static_cast<size_t>(rank)].host;
 }
 
-// Begins to leave once it is told to.
 void HeartbeatLoop::take_orders() {
+  int accused = -1;
+  bool stops = false;
   {
     std::lock_guard lock(mutex_);
-    if (!stop_ || stop_us_ >= 0) return;
+    accused = std::exchange(accused_, -1);
+    stops = stop_;
   }
+  if (accused >= 0 && peers_[static_cast<size_t>(accused)].counts()) {
+    lose(accused, Exit::kStopped, " goes no further");
+  }
+  if (stops && stop_us_ < 0) leave();
+}
+
+void HeartbeatLoop::leave() {
   stop_us_ = now_us_;
   for (HeartbeatConnection& connection : connections_) {
     if (connection.is_known) {
@@ -135,7 +156,12 @@ void HeartbeatLoop::tell(HeartbeatConnection& connection, HeartbeatKind kind, in
   frame.from = static_cast<uint32_t>(setup_.rank);
   frame.to = static_cast<uint32_t>(connection.rank);
   frame.kind = kind;
-  frame.lost = static_cast<uint32_t>(lost);
+  frame.of = static_cast<uint32_t>(lost);
+  if (kind == HeartbeatKind::kBeat && setup_.waits != nullptr) {
+    const RankWaits::Wait own = setup_.waits->of(setup_.rank);
+    frame.of = static_cast<uint32_t>(own.peer);
+    frame.waited_ms = static_cast<uint32_t>(own.waited_us / 1000);
+  }
   {
     std::lock_guard lock(mutex_);
     frame.word = word_;
@@ -289,7 +315,7 @@ void HeartbeatLoop::take_guests() {
 bool HeartbeatLoop::is_right(const HeartbeatConnection& connection,
                              const HeartbeatFrame& frame) const {
   const auto me = static_cast<uint32_t>(setup_.rank), all = static_cast<uint32_t>(size());
-  if (frame.key != setup_.key || frame.to != me || frame.from >= all || frame.lost >= all) {
+  if (frame.key != setup_.key || frame.to != me || frame.from >= all || frame.of >= all) {
     return false;
   }
   if (connection.is_guest && !connection.is_known) return frame.from > me;
@@ -311,14 +337,16 @@ void HeartbeatLoop::hear(HeartbeatConnection& connection, const HeartbeatFrame& 
   } else {
     settle(peer);
   }
-  const int lost = static_cast<int>(frame.lost);
-  if (frame.kind == HeartbeatKind::kGoodbye) {
+  const int of = static_cast<int>(frame.of);
+  if (frame.kind == HeartbeatKind::kBeat && setup_.waits != nullptr) {
+    setup_.waits->note(connection.rank, {of, int64_t{1000} * frame.waited_ms, now_us_});
+  } else if (frame.kind == HeartbeatKind::kGoodbye) {
     peer.left = true;
     settle(peer);
-  } else if (frame.kind == HeartbeatKind::kLoss && lost == setup_.rank) {
-    fail(connection.rank, Exit::kStopped, " has heard nothing of this rank");
+  } else if (frame.kind == HeartbeatKind::kLoss && of == setup_.rank) {
+    fail(connection.rank, Exit::kStopped, " holds this rank for lost");
   } else if (frame.kind == HeartbeatKind::kLoss) {
-    lose(lost, Exit::kStopped, " is lost, says " + name_of(connection.rank));
+    lose(of, Exit::kStopped, " is lost, says " + name_of(connection.rank));
   }
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "parallel/heartbeat_connection.h"
+#include "parallel/rank_waits.h"
 #include "parallel/tcp.h"
 
 namespace pagoda {
@@ -34,6 +35,7 @@ class HeartbeatLoop {
     TcpListener listener;
     double period_s = 0, deadline_s = 0;
     std::function<void(int rank, const Status&)> on_loss;
+    RankWaits* waits = nullptr;
   };
   explicit HeartbeatLoop(Setup setup);
 
@@ -42,6 +44,7 @@ class HeartbeatLoop {
   // Other threads.
   Status wait_until_settled();
   void stop();
+  void accuse(int rank);  // it is lost, though it may beat
   void set_word(const std::string& word);
   Status status() const;
   int64_t refused() const;
@@ -60,6 +63,8 @@ class HeartbeatLoop {
   };
 
   void take_orders();
+  void leave();
+  void wake();
   void connect_to_lower_ranks();
   void beat();
   void check_times();
@@ -95,6 +100,7 @@ class HeartbeatLoop {
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   bool stop_ = false;
+  int accused_ = -1;  // -1: nobody
   int unsettled_ = 0;
   std::string word_;
   Status status_;

@@ -26,7 +26,7 @@ struct RawFrame {
   std::string key;  // 16 bytes
   int from = 1, to = 0;
   int64_t number = 0;
-  int kind = 0, lost = 0, word_bytes = -1;  // -1: the word's
+  int kind = 0, of = 0, waited_ms = 0, word_bytes = -1;  // -1: the word's
   std::string word;
   std::string magic = "pagodahb";
 
@@ -35,7 +35,8 @@ struct RawFrame {
     const auto add = [&all](int64_t value, int bytes) {
       for (int i = 0; i < bytes; ++i) all += static_cast<char>(value >> 8 * i);
     };
-    add(from, 4), add(to, 4), add(number, 8), add(kind, 4), add(lost, 4);
+    add(from, 4), add(to, 4), add(number, 8), add(kind, 4), add(of, 4);
+    add(waited_ms, 4);
     add(word_bytes < 0 ? std::ssize(word) : word_bytes, 4);
     all += word;
     all.resize(128, '\0');
@@ -46,12 +47,14 @@ struct RawFrame {
 TEST(HeartbeatFrameTest, BytesStandWhereTheyShould) {
   HeartbeatFrame frame;
   for (size_t i = 0; i < 16; ++i) frame.key[i] = static_cast<std::byte>('a' + i);
-  frame.from = 258, frame.to = 7, frame.number = int64_t{1} << 40, frame.lost = 3;
+  frame.from = 258, frame.to = 7, frame.number = int64_t{1} << 40, frame.of = 3;
+  frame.waited_ms = 77777;
   frame.kind = HeartbeatKind::kLoss;
   frame.word = "step 3";
   RawFrame raw;
   raw.key = "abcdefghijklmnop";
-  raw.from = 258, raw.to = 7, raw.number = int64_t{1} << 40, raw.lost = 3, raw.kind = 2;
+  raw.from = 258, raw.to = 7, raw.number = int64_t{1} << 40, raw.of = 3, raw.kind = 2;
+  raw.waited_ms = 77777;
   raw.word = "step 3";
   const HeartbeatBytes bytes = frame.encode();
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), raw.bytes());
@@ -60,12 +63,13 @@ TEST(HeartbeatFrameTest, BytesStandWhereTheyShould) {
   EXPECT_EQ(back->from, 258u);
   EXPECT_EQ(back->to, 7u);
   EXPECT_EQ(back->number, uint64_t{1} << 40);
-  EXPECT_EQ(back->lost, 3u);
+  EXPECT_EQ(back->of, 3u);
+  EXPECT_EQ(back->waited_ms, 77777u);
   EXPECT_EQ(back->kind, HeartbeatKind::kLoss);
   EXPECT_EQ(back->word, "step 3");
   EXPECT_EQ(back->key, frame.key);
   frame.word = std::string(500, 'x');
-  EXPECT_EQ(HeartbeatFrame::decode(frame.encode())->word, std::string(76, 'x'));
+  EXPECT_EQ(HeartbeatFrame::decode(frame.encode())->word, std::string(72, 'x'));
 }
 
 // All others give what the test says.
@@ -140,13 +144,14 @@ class PlayedHeartbeatTest : public testing::Test {
     }
     all_ = std::make_unique<ScriptedCommunicator>(0, invitations);
     starting_ = std::thread([this, deadline_s] {
-      auto started = Heartbeat::start(*all_, {.period_s = 0.05, .deadline_s = deadline_s},
-                                      [this](int rank, const Status& status) {
-                                        ++losses_;
-                                        lost_rank_ = rank;
-                                        loss_ = status;
-                                        lost_.signal();
-                                      });
+      auto started =
+          Heartbeat::start(*all_, {.period_s = 0.05, .deadline_s = deadline_s, .waits = &waits_},
+                           [this](int rank, const Status& status) {
+                             ++losses_;
+                             lost_rank_ = rank;
+                             loss_ = status;
+                             lost_.signal();
+                           });
       ASSERT_TRUE(started.ok()) << started.status().message();
       heartbeat_ = started.take();
     });
@@ -187,6 +192,7 @@ class PlayedHeartbeatTest : public testing::Test {
   int losses_ = 0, lost_rank_ = -1;
   Status loss_;
   Event lost_ = Event::make();
+  RankWaits waits_;                       // rank 0's
   std::unique_ptr<Heartbeat> heartbeat_;  // ends first
 };
 
@@ -272,7 +278,7 @@ TEST_F(PlayedHeartbeatTest, OthersTellOfALoss) {
   settle();
   RawFrame loss = frame(1, 2);
   loss.kind = 2;
-  loss.lost = 2;
+  loss.of = 2;
   one->say(loss.bytes());
   lost_.wait();
   EXPECT_EQ(loss_.message(),
@@ -288,8 +294,8 @@ TEST_F(PlayedHeartbeatTest, ItsOwnLossIsTold) {
   loss.kind = 2;
   one->say(loss.bytes());
   lost_.wait();
-  EXPECT_EQ(loss_.message(), "rank 1 on host1 has heard nothing of this rank; it was last at "
-                             "\"step\\x0a4\"");
+  EXPECT_EQ(loss_.message(),
+            "rank 1 on host1 holds this rank for lost; it was last at \"step\\x0a4\"");
   heartbeat_->stop();
   for (std::string told = two->hear(); !told.empty(); told = two->hear()) EXPECT_NE(told[40], 2);
 }
@@ -316,8 +322,43 @@ TEST_F(PlayedHeartbeatTest, ItsWordTravels) {
   settle();
   heartbeat_->progress("transfer 7");
   std::string frame = one->hear();
-  while (frame[48] == 0) frame = one->hear();
-  EXPECT_EQ(frame.substr(48, 14), std::string("\x0a\0\0\0transfer 7", 14));
+  while (frame[52] == 0) frame = one->hear();
+  EXPECT_EQ(frame.substr(52, 14), std::string("\x0a\0\0\0transfer 7", 14));
+}
+
+TEST_F(PlayedHeartbeatTest, WaitsTravel) {
+  start(3, kLong);
+  auto one = join(1), two = join(2);
+  settle();
+  waits_.note(0, {2, 1'500'999, 1});
+  std::string told = one->hear();
+  while (told[44] == 0) told = one->hear();
+  EXPECT_EQ(told.substr(40, 12), std::string("\0\0\0\0\2\0\0\0\xdc\5\0\0", 12));
+  RawFrame beat = frame(1, 2);
+  beat.of = 2, beat.waited_ms = 70000;
+  one->say(beat.bytes());
+  while (waits_.of(1).peer == 0) std::this_thread::yield();
+  EXPECT_EQ(waits_.of(1).peer, 2);
+  EXPECT_EQ(waits_.of(1).waited_us, 70'000'000);
+}
+
+// It lives, and the carrier's deadline has passed: all hear of it before the goodbye.
+TEST_F(PlayedHeartbeatTest, WhoIsAccusedIsLost) {
+  start(3, kLong);
+  auto one = join(1), two = join(2);
+  settle();
+  waits_.accuse(2);
+  heartbeat_->stop();
+  EXPECT_EQ(loss_.message(), "rank 2 on host2 goes no further; it was last at \"step 3\"");
+  EXPECT_EQ(losses_, 1);
+  for (Guest* guest : {one.get(), two.get()}) {
+    std::string kinds;
+    for (std::string told = guest->hear(); !told.empty(); told = guest->hear()) {
+      if (told[40] != 0) kinds += static_cast<char>('0' + told[40]);
+      EXPECT_EQ(told[44], told[40] == 2 ? 2 : 0);
+    }
+    EXPECT_EQ(kinds, "21");
+  }
 }
 
 // Everything that a frame may not be, from guests that come before and after a rank.
@@ -331,8 +372,8 @@ TEST_F(PlayedHeartbeatTest, StrangersAreTurnedAway) {
   wrong[4].from = 2;
   wrong[5].number = 1;
   wrong[6].kind = 3;
-  wrong[7].word_bytes = 77;
-  wrong[8].lost = 2;
+  wrong[7].word_bytes = 73;
+  wrong[8].of = 2;
   int64_t expected = 0;
   const auto turn_away_all = [&] {
     for (const RawFrame& raw : wrong) {
@@ -484,7 +525,7 @@ TEST_F(HeartbeatTest, AllLoseWhoIsSilent) {
     ASSERT_TRUE(heartbeat.ok()) << heartbeat.status().message();
     lost.wait();
     const bool names_it = loss.message().find("rank 1 on ") == 0;
-    const bool is_meant = loss.message().find("has heard nothing of this rank") < 1000;
+    const bool is_meant = loss.message().find("holds this rank for lost") < 1000;
     EXPECT_TRUE(silent ? is_meant : names_it) << loss.message();
     ASSERT_TRUE(all.barrier().ok());
   });
