@@ -73,11 +73,12 @@ Status run_ranked(MpiCommunicator& all, const RunConfig& config, const RankedWor
   RETURN_IF_ERROR(ranked.settle(ranks));
   ranks.set_deadlines(times.deadline_s, times.work_s);
   const StepRange ports = config.port_range();
-  ASSIGN_OR_RETURN(const std::unique_ptr<Heartbeat> heartbeat,
-                   Heartbeat::start(all,
-                                    {times.heartbeat_s, times.deadline_s,
-                                     static_cast<int>(ports.first), static_cast<int>(ports.last)},
-                                    [&](int rank, const Status& loss) { all.lose(rank, loss); }));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Heartbeat> heartbeat,
+      Heartbeat::start(all,
+                       {times.heartbeat_s, times.deadline_s, static_cast<int>(ports.first),
+                        static_cast<int>(ports.last), &all.thread().waits()},
+                       [&](int rank, const Status& loss) { all.lose(rank, loss); }));
   ranks.set_progress([&](const std::string& word) { heartbeat->progress(word); });
   const Status ended = ranked.work(ranks);
   heartbeat->stop();

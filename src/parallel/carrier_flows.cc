@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -18,9 +19,10 @@ int64_t weight_of(int64_t bytes) { return std::max(bytes, kLeastWeight); }
 }  // namespace
 
 CarrierFlows::CarrierFlows(std::unique_ptr<Carrier> carrier,
-                           std::function<std::string(int)> name_of)
+                           std::function<std::string(int)> name_of, RankWaits& waits)
     : carrier_(std::move(carrier)),
       name_of_(std::move(name_of)),
+      waits_(waits),
       rank_(carrier_->rank()),
       size_(carrier_->size()),
       sending_(static_cast<size_t>(size_)) {}
@@ -168,25 +170,52 @@ void CarrierFlows::fail_at(const CarriedMessage& message, Exit code, const std::
   fail(code, message.about() + ": " + what);
 }
 
+int64_t CarrierFlows::Standing::late_us() const {
+  return message->deadline_s > 0 ? since_us + static_cast<int64_t>(1e6 * message->deadline_s)
+                                 : std::numeric_limits<int64_t>::max();
+}
+
 // The oldest message of a flow is the one that it stands still at. Of several flows the one that
-// has done so for longest tells: others may wait for the same rank, by way of theirs.
+// has done so for longest tells.
 void CarrierFlows::check_deadlines() {
   next_check_us_ = now_us_ + kCheckUs;
-  int64_t longest_us = now_us_;
+  Standing oldest{nullptr, now_us_}, late{nullptr, now_us_};
   for (const auto& [key, flow] : flows_) {
     if (flow.messages.empty() || flow.messages.front()->begin_us < 0) continue;
     if (giving_up_ && is_link(key)) continue;
     Active& first = *flow.messages.front();
-    const double limit_s = first.message.deadline_s;
     if (!first.message.expected.happened()) first.not_expected_us = now_us_;
-    const int64_t since_us = std::max({first.begin_us, first.not_expected_us, flow.moved_us});
-    const bool is_late = limit_s > 0 && static_cast<double>(now_us_ - since_us) >= 1e6 * limit_s;
-    if (!is_late || since_us >= longest_us) continue;
-    longest_us = since_us;
-    error_ = Status(Exit::kStopped, name_of_(first.message.peer) +
-                                        strf(" has been silent for %g s in ", limit_s) +
-                                        first.message.about());
+    const Standing stands{&first.message,
+                          std::max({first.begin_us, first.not_expected_us, flow.moved_us})};
+    if (stands.since_us < oldest.since_us) oldest = stands;
+    if (stands.since_us < late.since_us && stands.late_us() <= now_us_) late = stands;
   }
+  const int waits_for = oldest.message != nullptr ? oldest.message->peer : rank_;
+  waits_.note(rank_, {waits_for, now_us_ - oldest.since_us, now_us_});
+  if (late.message != nullptr) blame(late);
+}
+
+// The message's peer is silent; who is named may be another, for whom it waits.
+void CarrierFlows::blame(const Standing& late) {
+  const CarriedMessage& message = *late.message;
+  const auto chain = waits_.chain(rank_, message.peer, late.late_us(), now_us_);
+  if (!chain) return;
+  const int culprit = chain->culprit();
+  const std::string silence =
+      strf(" has been silent for %g s in ", message.deadline_s) + message.about();
+  std::string what = name_of_(message.peer);
+  if (culprit != message.peer) {
+    what = name_of_(culprit) + " goes no further: " + what + ", which waits for it,";
+  }
+  what += silence;
+  if (chain->is_circle()) {
+    what += "; ranks wait in a circle:";
+    for (size_t i = 1; i < chain->ranks.size(); ++i) {
+      what += strf("%s %d for %d", i == 1 ? "" : ",", chain->ranks[i - 1], chain->ranks[i]);
+    }
+  }
+  error_ = Status(Exit::kStopped, what);
+  waits_.accuse(culprit);
 }
 
 std::string CarrierFlows::oldest_with(int peer) const {

@@ -27,6 +27,7 @@
 #include "device/device.h"
 #include "parallel/carrier.h"
 #include "parallel/link_notice.h"
+#include "parallel/rank_waits.h"
 
 namespace pagoda {
 
@@ -57,8 +58,10 @@ class CarrierFlows {
   static constexpr int64_t kWindowBytes = 2 * kMiB;
   static constexpr int kNoticeChannel = 2, kFirstLinkChannel = 3;
 
-  // `name_of` says "rank 2 on node07".
-  CarrierFlows(std::unique_ptr<Carrier> carrier, std::function<std::string(int)> name_of);
+  // `name_of` says "rank 2 on node07". `waits` outlives it: for whom this rank waits is noted
+  // there, and who holds it up is asked of it when a deadline passes.
+  CarrierFlows(std::unique_ptr<Carrier> carrier, std::function<std::string(int)> name_of,
+               RankWaits& waits);
 
   void add(CarriedMessage message);
   // Starts and ends what it can. Returns whether anything happened, or what went wrong: then
@@ -115,6 +118,12 @@ class CarrierFlows {
     std::shared_ptr<Active> active;  // nullptr: it makes up for one of the other end
     int64_t bytes = 0;
   };
+  // The front of a flow, since when nothing has come of it that was expected.
+  struct Standing {
+    const CarriedMessage* message = nullptr;  // nullptr: there is none
+    int64_t since_us = 0;
+    int64_t late_us() const;  // when its deadline passes
+  };
   struct GivingUp {
     Status why;
     int by = -1;
@@ -133,6 +142,7 @@ class CarrierFlows {
   void test();
   void end_part(const Carrier::Ended& ended);
   void check_deadlines();
+  void blame(const Standing& late);
   void end_ready(const Status& why, int first_channel);
   static void finish(Active& active, const Status& status);
   static void drop_ended(Flow& flow);
@@ -148,6 +158,7 @@ class CarrierFlows {
 
   std::unique_ptr<Carrier> carrier_;
   const std::function<std::string(int)> name_of_;
+  RankWaits& waits_;
   const int rank_, size_;
   std::map<Key, Flow> flows_;
   std::map<int64_t, Part> under_way_;  // [id]

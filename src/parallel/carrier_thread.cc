@@ -56,6 +56,7 @@ class CarrierThread::Loop {
   std::string rank_text(int of) const;
 
   int rank = 0, size = 1;  // once it is open
+  RankWaits waits;
 
  private:
   bool take_posted();
@@ -100,7 +101,8 @@ void CarrierThread::Loop::run(const Open& open) {
     if (opened.ok()) {
       rank = opened.value()->rank();
       size = opened.value()->size();
-      flows_.emplace(opened.take(), [this](int of) { return rank_text(of); });
+      flows_.emplace(
+          opened.take(), [this](int of) { return rank_text(of); }, waits);
     }
     status_ = opened.status();
     opened_ = true;
@@ -370,6 +372,7 @@ CarrierThread::~CarrierThread() {
 
 int CarrierThread::rank() const { return loop_->rank; }
 int CarrierThread::size() const { return loop_->size; }
+RankWaits& CarrierThread::waits() { return loop_->waits; }
 
 void CarrierThread::post(std::vector<CarriedMessage> messages) {
   std::vector<Event> ready;

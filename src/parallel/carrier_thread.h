@@ -64,6 +64,8 @@ class CarrierThread {
   // (0: as long as it takes). REQUIRES: all messages have ended. Nothing is posted afterwards.
   Status leave(double deadline_s);
 
+  RankWaits& waits();  // for heartbeats, which end before this
+
   // Names of the ranks' hosts, for errors. Any thread.
   void set_hosts(std::vector<std::string> hosts);
   std::string rank_text(int rank) const;  // "rank 2 on node07"

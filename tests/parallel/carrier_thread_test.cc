@@ -218,6 +218,35 @@ TEST_F(CarrierThreadTest, ASilentRankIsNamed) {
   EXPECT_EQ(waiting, Bytes(5));
 }
 
+// Rank 1 is silent, and its heartbeats say that it waits for rank 2, which waits for nobody or for
+// rank 0.
+TEST_F(CarrierThreadTest, WhoOnlyWaitsIsNotNamed) {
+  constexpr int64_t kLong = 3'600'000'000, kLate = int64_t{1} << 62;
+  for (const bool in_circle : {false, true}) {
+    ranks_.clear();
+    start(3);
+    RankWaits& waits = ranks_[0]->waits();
+    int accused = -1;
+    waits.begin_beats(1000, [&accused](int rank) { accused = rank; });
+    waits.note(1, {2, kLong, kLate});
+    waits.note(2, {0, in_circle ? kLong : 0, kLate});
+    Bytes target(10);
+    Event came;
+    Message in = message(false, 1, 6, target, came);
+    in.deadline_s = 0.03;
+    ranks_[0]->post({std::move(in)});
+    came.wait();
+    EXPECT_EQ(ranks_[0]->status().message(),
+              in_circle ? "rank 1 on b has been silent for 0.03 s in talk 6; ranks wait in a "
+                          "circle: 0 for 1, 1 for 2, 2 for 0"
+                        : "rank 2 on c goes no further: rank 1 on b, which waits for it, has been "
+                          "silent for 0.03 s in talk 6");
+    EXPECT_EQ(accused, in_circle ? 1 : 2);
+    EXPECT_EQ(waits.of(0).peer, 1);
+    EXPECT_GE(waits.of(0).waited_us, 30'000);
+  }
+}
+
 // What is not at the front of its flow, or whose memory may not be used yet, may take its time.
 TEST_F(CarrierThreadTest, NoDeadlineRunsBeforeTheEvent) {
   start(2);

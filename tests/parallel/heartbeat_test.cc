@@ -531,6 +531,48 @@ TEST_F(HeartbeatTest, AllLoseWhoIsSilent) {
   });
 }
 
+// Rank `held` lives and goes no further, another waits for it from some time on, and the third for
+// that one. All name the one that is held, whoever came first to wait.
+class HeldRankTest : public HeartbeatTest {
+ protected:
+  void hold(int held, std::chrono::milliseconds before_first,
+            std::chrono::milliseconds before_next) {
+    SCOPED_TRACE(testing::Message() << "rank " << held << " is held");
+    run(3, [&](MpiCommunicator& all) {
+      Event lost = Event::make();
+      auto heartbeat = Heartbeat::start(
+          all, {.period_s = 0.2, .deadline_s = kLong, .waits = &all.thread().waits()},
+          [&](int rank, const Status& why) {
+            all.lose(rank, why);
+            lost.signal();
+          });
+      ASSERT_TRUE(heartbeat.ok()) << heartbeat.status().message();
+      all.set_deadline(0.8);
+      const int place = (all.rank() - held + 3) % 3;
+      std::byte byte{};
+      if (place > 0) {
+        std::this_thread::sleep_for(place == 1 ? before_first : before_next);
+        EXPECT_FALSE(all.receive({(all.rank() + 2) % 3, &byte, 1}).ok());
+      }
+      lost.wait();
+      const std::string why = all.thread().status().message();
+      EXPECT_EQ(why.starts_with(strf("rank %d on ", held)), place > 0) << why;
+      EXPECT_EQ(why.find(" holds this rank for lost") != std::string::npos, place == 0) << why;
+      EXPECT_TRUE(place != 1 || why.find(" message from ") != std::string::npos) << why;
+    });
+  }
+  void hold_each(int before_first_ms, int before_next_ms) {
+    for (int held = 0; held < 3; ++held) {
+      hold(held, std::chrono::milliseconds(before_first_ms),
+           std::chrono::milliseconds(before_next_ms));
+    }
+  }
+};
+
+TEST_F(HeldRankTest, TheNearerWaitsFirst) { hold_each(0, 300); }
+TEST_F(HeldRankTest, TheFartherWaitsFirst) { hold_each(300, 0); }
+TEST_F(HeldRankTest, BothWaitAtOnce) { hold_each(0, 0); }
+
 TEST_F(HeartbeatTest, PortsAreTakenFromTheRange) {
   run(2, [](MpiCommunicator& all) {
     auto any = Heartbeat::start(all, {.deadline_s = kLong}, [](int, const Status&) {});
