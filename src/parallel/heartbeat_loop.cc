@@ -343,10 +343,13 @@ void HeartbeatLoop::hear(HeartbeatConnection& connection, const HeartbeatFrame& 
   } else if (frame.kind == HeartbeatKind::kGoodbye) {
     peer.left = true;
     settle(peer);
-  } else if (frame.kind == HeartbeatKind::kLoss && of == setup_.rank) {
-    fail(connection.rank, Exit::kStopped, " holds this rank for lost");
   } else if (frame.kind == HeartbeatKind::kLoss) {
-    lose(of, Exit::kStopped, " is lost, says " + name_of(connection.rank));
+    const std::string what = " is lost, says " + name_of(connection.rank);
+    if (of == setup_.rank) {
+      fail(of, Exit::kStopped, what);
+    } else {
+      lose(of, Exit::kStopped, what);
+    }
   }
 }
 
