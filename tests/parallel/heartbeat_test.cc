@@ -540,13 +540,13 @@ class HeldRankTest : public HeartbeatTest {
     run(3, [&](MpiCommunicator& all) {
       Event lost = Event::make();
       auto heartbeat = Heartbeat::start(
-          all, {.period_s = 0.2, .deadline_s = kLong, .waits = &all.thread().waits()},
+          all, {.period_s = 0.3, .deadline_s = kLong, .waits = &all.thread().waits()},
           [&](int rank, const Status& why) {
             all.lose(rank, why);
             lost.signal();
           });
       ASSERT_TRUE(heartbeat.ok()) << heartbeat.status().message();
-      all.set_deadline(0.8);
+      all.set_deadline(1.6);
       const int place = (all.rank() - held + 3) % 3;
       std::byte byte{};
       if (place > 0) {
@@ -567,8 +567,8 @@ class HeldRankTest : public HeartbeatTest {
   }
 };
 
-TEST_F(HeldRankTest, TheNearerWaitsFirst) { hold_each(0, 300); }
-TEST_F(HeldRankTest, TheFartherWaitsFirst) { hold_each(300, 0); }
+TEST_F(HeldRankTest, TheNearerWaitsFirst) { hold_each(0, 500); }
+TEST_F(HeldRankTest, TheFartherWaitsFirst) { hold_each(500, 0); }
 TEST_F(HeldRankTest, BothWaitAtOnce) { hold_each(0, 0); }
 
 TEST_F(HeartbeatTest, PortsAreTakenFromTheRange) {
