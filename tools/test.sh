@@ -34,6 +34,7 @@ asan_tests=(
   root_promise_table_test step_trace_test trainer_fault_test routing_trace_test
   ranks_run_test ranks_faults_test zebra_promise_test
   page_pool_test carrier_thread_test mpi_link_test heartbeat_test
+  heartbeat_ranks_test
   cuda_device_test cuda_run_test fuzz_replay_test
 )
 # ThreadSanitizer: what has threads, each kind of them once or twice. Ops share their work out in
@@ -48,6 +49,7 @@ tsan_tests=(
   ranks_trainer_test zebra_promise_test ranks_faults_test stages_promise_test
   cuda_nccl_link_test
   page_pool_test carrier_thread_test mpi_link_test heartbeat_test
+  heartbeat_ranks_test
   cuda_device_test cuda_run_test
 )
 
