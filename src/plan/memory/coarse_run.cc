@@ -205,6 +205,8 @@ RunShape brief_shape(const RunShape& shape) {
   brief.least_sums = PageTable::sum_pages(shape);
   brief.least_expert_sums = PageTable::expert_sum_pages(shape);
   brief.least_kept_actions = PageTable::kept_actions(shape);
+  // An order that was given is that of all chunks and layers.
+  if (shape.order != nullptr) return brief;
   // Chunks that follow each other need the same.
   if (shape.rounds() > 1) brief.sums.chunks = std::min<int64_t>(2, shape.sums.chunks);
   // Every device that attends keeps a shard, and an expert its sums.

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "plan/forecast/simulator.h"
+#include "plan/memory/coarse_run.h"
 #include "plan/memory/memory_plan.h"
 #include "plan/step/zebra_actions.h"
 #include "plan/zebra/run_zebra.h"
@@ -347,6 +348,23 @@ TEST(ZebraSimulated, TheClockGivesTheTimesOfLayerMajorTasks) {
       EXPECT_NEAR(seconds, expected, 1e-9 * expected);
     }
   }
+}
+
+// A brief run (plan/memory/coarse_run.h) has all chunks and layers of an order that was given, and
+// needs as much memory as the run, which in this case has the order that its lags make.
+TEST(ZebraSimulated, AGivenOrderNeedsAsMuchMemory) {
+  Case c;
+  c.is_moe.assign(6, 1);
+  c.moved.assign(6, 2);
+  c.chunks = 4;
+  c.faster = 2;
+  RunShape shape = shape_of(c);
+  const auto needed = [&](const RunShape& of) { return least_slots(of, PageTable(of), 4096); };
+  const LeastSlots usual = needed(shape);
+  shape.order = std::make_shared<const ActionList>(zebra_actions(shape, PassExtent::kStep));
+  const LeastSlots brief = needed(brief_shape(shape));
+  EXPECT_EQ(brief.device_bytes, usual.device_bytes);
+  EXPECT_EQ(brief.host_bytes, usual.host_bytes);
 }
 
 }  // namespace
