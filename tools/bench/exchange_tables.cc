@@ -30,7 +30,6 @@
 
 #include "base/bytes.h"
 #include "bench/race/timing.h"
-#include "device/device_turn.h"
 #include "parallel/local_link.h"
 #include "plan/exchange/routed_traffic.h"
 #include "plan/rounds/exchange_order.h"
@@ -80,21 +79,20 @@ class Cards : public Link {
   explicit Cards(const Network& network) : network_(network) {
     for (int i = 0; i < 2 * network.devices(); ++i) {
       sending_.push_back(make_stream(strf("card %d", i)));
-      taking_.push_back(std::make_unique<DeviceTurn>());
     }
+    taken_.resize(sending_.size());
   }
   ~Cards() override { sending_.clear(); }
 
   Event send(const Transfer& transfer, const std::byte* source, Stream& lane) override {
     Stream& card = *sending_[card_of(transfer.from, transfer)];
-    DeviceTurn& takes = *taking_[card_of(transfer.to, transfer)];
+    Event& taken = taken_[card_of(transfer.to, transfer)];
     const double seconds = network_.seconds(transfer.from, transfer.to, transfer.bytes);
     card.wait(lane.record());
-    card.enqueue([&takes, seconds] {
-      takes.take();
-      std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-      takes.leave();
-    });
+    card.wait(taken);
+    card.enqueue(
+        [seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+    taken = card.record();
     return inner_.send(transfer, source, card);
   }
   void receive(const Transfer& transfer, std::byte* target, Stream& lane,
@@ -111,7 +109,10 @@ class Cards : public Link {
 
   Network network_;
   LocalLink inner_;
-  std::vector<std::unique_ptr<DeviceTurn>> taking_;  // [2 * device + whether it is the node's]
+  // [2 * device + whether it is the node's] when the newest message that the card takes has come.
+  // It takes them in the order in which they are received, as a lane of a run does
+  // (MpiLink::receive).
+  std::vector<Event> taken_;
   std::vector<std::unique_ptr<Stream>> sending_;
 };
 
