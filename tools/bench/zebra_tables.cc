@@ -2,33 +2,21 @@
 // that are slowed by kind of work as its GPUs differ, each beside the time that the simulator has
 // for it. Not installed.
 //
-//   zebra_tables [DIR] [--only overall,ratios,orders,errors,choice,spread] [--rounds N]
-//                [--repeats N] [--slowness X] [--tiny]
-//                                       pages go to a new folder in DIR, removed at the end
+//   zebra_tables [DIR] [--only a40_v100,l40s_t4,ratios,orders,errors,choice,spread]
+//                and what tools/bench/race_tables.h says
 //
-//   overall  zebra with and without Asym-EA, EP in equal shares and by speed, EP (Ideal), which is
-//            the sum of two runs on each kind alone, and DistEP, at short and long rows (Figures 7,
-//            8, 11 and 12, Table 3)
+//   a40_v100  zebra with and without Asym-EA, EP in equal shares and by speed, EP (Ideal), which is
+//             the sum of two runs on each kind alone, and DistEP, at short and long rows (Figures
+//             7, 11 and 12, Table 3)
+//   l40s_t4   the same (Figure 8)
 //   ratios   two faster devices and one to four slower ones (Figure 10)
 //   orders   all orders of a step timed; Theorem 1's, the five best and the best lags executed
 //   errors   simulated against executed zebra on drawn devices, lags, kept experts and wires
 //   choice   the layout that the simulator would choose against the fastest executed one
 //   spread   steps of shifting, skewed routing: standard deviation over mean
-//
-// What is compared takes turns in the same rounds, and the figures are medians over them
-// (tools/bench/zebra_runs.h). A round while others used the cores is made again, --repeats times at
-// most. --slowness multiplies how much devices are slowed: with less than 1 more of the cores are
-// busy, and a step takes less time. --tiny shows in minutes that the program works; its figures say
-// nothing.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -36,42 +24,18 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/clock.h"
 #include "bench/race/timing.h"
 #include "tools/bench/order_search.h"
-#include "tools/bench/zebra_runs.h"
+#include "tools/bench/race_tables.h"
 
 namespace pagoda {
 namespace {
 
 using Devices = std::vector<Throttle>;
 
-// A pair of GPUs as the paper's, by how much slower they are at experts and at the rest.
-struct Pair {
-  const char* name;
-  Throttle faster, slower_short, slower_long;  // at short rows, at long ones
-};
-constexpr Pair kA40AndV100 = {"like A40 and V100", {8, 8}, {10, 16}, {10, 30}};
-constexpr Pair kL40sAndT4 = {"like L40S and T4", {4, 4}, {28, 40}, {28, 54}};
-
-// What the run asks for.
-struct Setting {
-  std::string directory;
-  std::unique_ptr<Storage> storage;
-  int rounds = 3;
-  double slowness = 1;
-  bool tiny = false;
-  int races = 0, repeats = 0, most_repeats = 3;  // repeats: of a round
-  // How much slower than the fastest layout those were that the simulator would choose.
-  std::vector<double> regrets = {};
-
-  Throttle slowed(const Throttle& by) const { return {slowness * by.experts, slowness * by.rest}; }
-  std::string folder() { return directory + strf("/race-%d", ++races); }
-};
-
-TrainedStep trained(const Setting& setting, int64_t layers, int64_t row_tokens, int64_t chunks = 4,
-                    int64_t width = 2) {
-  const int64_t d = setting.tiny ? 128 : 256;
+TrainedStep trained(const RaceSetting& setting, int64_t layers, int64_t row_tokens,
+                    int64_t chunks = 4, int64_t width = 2) {
+  const int64_t d = setting.hidden_size;
   return {.model = {.layers = setting.tiny ? 2 : layers,
                     .hidden_size = d,
                     .heads = 8,
@@ -126,12 +90,12 @@ constexpr const char* kPlain = "zebra, no Asym-EA";
 constexpr const char* kEqual = "EP";
 constexpr const char* kBySpeed = "EP by speed";
 constexpr const char* kApart = "DistEP";
-constexpr const char* kLayouts[] = {kZebra, kPlain, kEqual, kBySpeed, kApart};
+const std::vector<std::string> kLayouts = {kZebra, kPlain, kEqual, kBySpeed, kApart};
 
 // The layouts of a set of devices.
 void add_layouts(LayoutRace& race, const Devices& faster, const Devices& slower) {
-  race.add(race.plan_zebra(kZebra, faster, slower, true));
-  race.add(race.plan_zebra(kPlain, faster, slower, false));
+  race.add(race.plan_zebra(disaggregated(kZebra, faster, slower), true));
+  race.add(race.plan_zebra(disaggregated(kPlain, faster, slower), false));
   Devices all = faster;
   all.insert(all.end(), slower.begin(), slower.end());
   race.add(expert_parallel(kEqual, all, ShareKind::kUniform));
@@ -139,33 +103,12 @@ void add_layouts(LayoutRace& race, const Devices& faster, const Devices& slower)
   race.add(disaggregated(kApart, faster, slower));
 }
 
-// The layout that a planner would choose, which knows no routing, against the fastest.
-void note_choice(Setting& setting, const LayoutRace& race) {
-  const auto least = [&](double LayoutTimes::*of) {
-    return *std::min_element(
-        std::begin(kLayouts), std::end(kLayouts),
-        [&](const char* a, const char* b) { return race.times(a).*of < race.times(b).*of; });
-  };
-  const char* chosen = least(&LayoutTimes::forecast_s);
-  const char* fastest = least(&LayoutTimes::measured_s);
-  const double regret = race.times(chosen).measured_s / race.times(fastest).measured_s - 1;
-  std::printf("  forecast to be the fastest of five: %s; it was %s: %.1f %% slower\n", chosen,
-              fastest, 100 * regret);
-  setting.regrets.push_back(regret);
-}
-
-void finish(Setting& setting, const LayoutRace& race) {
-  setting.repeats += race.repeats();
-  std::fflush(stdout);
-}
-
-void race_overall(Setting& setting, const Pair& pair, bool long_rows, size_t count_faster,
+void race_overall(RaceSetting& setting, const DevicePair& pair, bool long_rows, size_t count_faster,
                   size_t count_slower, bool homogeneous) {
-  const Devices faster(count_faster, setting.slowed(pair.faster));
-  const Devices slower(count_slower,
-                       setting.slowed(long_rows ? pair.slower_long : pair.slower_short));
+  const Devices faster(count_faster, pair.faster);
+  const Devices slower(count_slower, long_rows ? pair.slower_long : pair.slower_short);
   const int64_t row_tokens = long_rows ? 384 : 128;
-  LayoutRace race(setting.folder(), setting.storage.get(), trained(setting, 3, row_tokens), 1);
+  LayoutRace race = setting.race(trained(setting, 3, row_tokens), 1);
   add_layouts(race, faster, slower);
   race.add(expert_parallel("faster alone", faster, ShareKind::kSpeed));
   race.add(expert_parallel("slower alone", slower, ShareKind::kSpeed));
@@ -176,7 +119,7 @@ void race_overall(Setting& setting, const Pair& pair, bool long_rows, size_t cou
     race.add(expert_parallel(equal_faster, Devices(all, faster.front()), ShareKind::kSpeed));
     race.add(expert_parallel(equal_slower, Devices(all, slower.front()), ShareKind::kSpeed));
   }
-  race.run(setting.rounds, setting.most_repeats);
+  setting.run(race);
   const LayoutTimes zebra = race.times(kZebra);
   std::printf(
       "\nOverall, %s: %s, rows of %lld tokens (%s)\n"
@@ -184,7 +127,7 @@ void race_overall(Setting& setting, const Pair& pair, bool long_rows, size_t cou
       "simulated\n",
       pair.name, names_of(race.layout(kZebra).devices).c_str(), (long long)row_tokens,
       describe(race.layout(kZebra)).c_str());
-  for (const char* name : kLayouts) print_row(name, race.times(name), zebra, count_faster);
+  for (const std::string& name : kLayouts) print_row(name, race.times(name), zebra, count_faster);
   const LayoutTimes alone = race.times("faster alone"), others = race.times("slower alone");
   print_ideal(together(alone, others), zebra);
   print_row("faster alone", alone, zebra, count_faster);
@@ -197,25 +140,28 @@ void race_overall(Setting& setting, const Pair& pair, bool long_rows, size_t cou
   std::printf("  Asym-EA %.2f x (simulated %.2f); zebra over EP by speed %.2f x (simulated %.2f)\n",
               plain.measured_s / zebra.measured_s, plain.simulated_s / zebra.simulated_s,
               by_speed.measured_s / zebra.measured_s, by_speed.simulated_s / zebra.simulated_s);
-  note_choice(setting, race);
+  note_choice(setting, race, kLayouts);
   finish(setting, race);
 }
 
-void overall(Setting& setting) {
+void a40_v100(RaceSetting& setting) {
   race_overall(setting, kA40AndV100, false, 2, 2, true);
-  if (setting.tiny) return;
-  race_overall(setting, kA40AndV100, true, 2, 2, true);
-  race_overall(setting, kL40sAndT4, false, 1, 3, false);
-  race_overall(setting, kL40sAndT4, true, 1, 3, false);
+  if (!setting.tiny) race_overall(setting, kA40AndV100, true, 2, 2, true);
   std::printf(
-      "  The paper: zebra 1.18 x EP (Ideal) on average and 1.38 at most (A40 + V100), 1.17 "
-      "(L40S + T4); EP 0.82 of zebra at\n  4K, 1 / 1.67 at 16K and 1 / 1.89 at 32K, 1 / "
-      "2.89 (L40S + T4); DistEP 0.55, 1 / 1.96 (L40S + T4); Asym-EA 1.14 to 1.20 x\n  at "
-      "4K; busy shares at 8K 55/89 without and 83/78 with it; 4 faster devices 1 / 0.95, 4 "
-      "slower ones 1 / 1.66 on average.\n");
+      "  The paper: zebra 1.18 x EP (Ideal) on average and 1.38 at most; EP 0.82 of zebra at 4K, "
+      "1 / 1.67 at 16K and\n  1 / 1.89 at 32K; DistEP 0.55; Asym-EA 1.14 to 1.20 x at 4K; busy "
+      "shares at 8K 55/89 without and 83/78 with it;\n  4 faster devices 1 / 0.95, 4 slower ones "
+      "1 / 1.66 on average.\n");
 }
 
-void ratios(Setting& setting) {
+void l40s_t4(RaceSetting& setting) {
+  for (const bool long_rows : {false, true}) {
+    if (!setting.tiny || !long_rows) race_overall(setting, kL40sAndT4, long_rows, 1, 3, false);
+  }
+  std::printf("  The paper: zebra 1.17 x EP (Ideal), 2.89 x EP and 1.96 x DistEP on average.\n");
+}
+
+void ratios(RaceSetting& setting) {
   std::printf(
       "\nRatios, %s: throughput of zebra against EP (Ideal), simulated in parentheses, and "
       "without Asym-EA\n  rows   ",
@@ -226,12 +172,11 @@ void ratios(Setting& setting) {
     const int64_t row_tokens = long_rows ? 384 : 128;
     std::printf("  %6s ", long_rows ? "long" : "short");
     for (size_t count = 1; count <= (setting.tiny ? 1 : 4); ++count) {
-      const Devices faster(2, setting.slowed(kA40AndV100.faster));
-      const Devices slower(
-          count, setting.slowed(long_rows ? kA40AndV100.slower_long : kA40AndV100.slower_short));
-      LayoutRace race(setting.folder(), setting.storage.get(), trained(setting, 2, row_tokens), 1);
-      race.add(race.plan_zebra(kZebra, faster, slower, true));
-      race.add(race.plan_zebra(kPlain, faster, slower, false));
+      const Devices faster(2, kA40AndV100.faster);
+      const Devices slower(count, long_rows ? kA40AndV100.slower_long : kA40AndV100.slower_short);
+      LayoutRace race = setting.race(trained(setting, 2, row_tokens), 1);
+      race.add(race.plan_zebra(disaggregated(kZebra, faster, slower), true));
+      race.add(race.plan_zebra(disaggregated(kPlain, faster, slower), false));
       race.add(expert_parallel("faster alone", faster, ShareKind::kSpeed));
       race.add(expert_parallel("slower alone", slower, ShareKind::kSpeed));
       race.run(std::min(2, setting.rounds), setting.most_repeats);
@@ -261,15 +206,14 @@ double clocked(LayoutRace& race, const Layout& layout) {
 }
 
 // All orders up to three layers and chunks, timed. What is left of three of both is searched.
-void print_orders(Setting& setting, const Devices& faster, const Devices& slower) {
+void print_orders(RaceSetting& setting, const Devices& faster, const Devices& slower) {
   constexpr double kMostOrders = 4e6;
   std::printf("  layers  chunks           orders  Theorem 1  best lags  best order  by search\n");
   for (const int64_t layers : {1, 2, 3}) {
     for (const int64_t chunks : {2, 3}) {
       if (setting.tiny && (layers != 2 || chunks != 2)) continue;
-      LayoutRace race(setting.folder(), setting.storage.get(),
-                      trained(setting, layers, 128, chunks, 1), 1);
-      Layout layout = race.plan_zebra(kZebra, faster, slower, false);
+      LayoutRace race = setting.race(trained(setting, layers, 128, chunks, 1), 1);
+      Layout layout = race.plan_zebra(disaggregated(kZebra, faster, slower), false);
       const double lags_s = clocked(race, layout);
       const auto last = static_cast<int32_t>(chunks - 1);
       layout.lags = {last, last, last};
@@ -290,15 +234,15 @@ void print_orders(Setting& setting, const Devices& faster, const Devices& slower
   }
 }
 
-void orders(Setting& setting) {
+void orders(RaceSetting& setting) {
   // Experts are slower than attention here.
-  const Devices faster = {setting.slowed({6, 6})}, slower = {setting.slowed({12, 12})};
+  const Devices faster = {{6, 6}}, slower = {{24, 12}};
   std::printf("\nOrders of a step on %s: seconds by the clock of actions\n",
               (names_of(faster) + "," + names_of(slower)).c_str());
   print_orders(setting, faster, slower);
   const int64_t chunks = setting.tiny ? 2 : 3;
-  LayoutRace race(setting.folder(), setting.storage.get(), trained(setting, 2, 128, chunks, 1), 1);
-  Layout layout = race.plan_zebra("best lags", faster, slower, false);
+  LayoutRace race = setting.race(trained(setting, 2, 128, chunks, 1), 1);
+  Layout layout = race.plan_zebra(disaggregated("best lags", faster, slower), false);
   const Lags best_lags = layout.lags;
   std::vector<std::pair<std::string, double>> names = {{layout.name, clocked(race, layout)}};
   race.add(layout);
@@ -329,14 +273,7 @@ void orders(Setting& setting) {
   finish(setting, race);
 }
 
-void print_errors(const char* what, const std::vector<double>& errors) {
-  std::printf("%s: median %.1f %%, ninth decile %.1f %%, worst %.1f %%\n", what,
-              100 * quantile(errors, 0.5), 100 * quantile(errors, 0.9),
-              100 * *std::max_element(errors.begin(), errors.end()));
-}
-
-Layout draw_zebra(const Setting& setting, int number, const TrainedStep& step,
-                  std::mt19937& random) {
+Layout draw_zebra(int number, const TrainedStep& step, std::mt19937& random) {
   const auto pick = [&](int64_t n) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
   };
@@ -345,9 +282,9 @@ Layout draw_zebra(const Setting& setting, int number, const TrainedStep& step,
   for (int64_t d = 0; d < count; ++d) {
     const double factor = 2 * static_cast<double>(count) * (1 + 0.5 * static_cast<double>(pick(3)));
     if (d < attend) {
-      faster.push_back(setting.slowed({factor, factor}));
+      faster.push_back({factor, factor});
     } else {
-      slower.push_back(setting.slowed({factor, factor * (1 + 0.5 * static_cast<double>(pick(3)))}));
+      slower.push_back({factor, factor * (1 + 0.5 * static_cast<double>(pick(3)))});
     }
   }
   Layout layout = disaggregated("drawn", faster, slower);
@@ -360,21 +297,22 @@ Layout draw_zebra(const Setting& setting, int number, const TrainedStep& step,
   layout.offloaded.clear();
   const int64_t kept = pick(2) == 0 ? 0 : pick(9);
   for (int64_t l = 0; l < step.model.layers; ++l) layout.offloaded.push_back(pick(kept + 1));
-  if (number % 2 == 1 && !setting.tiny) layout.exchange = 0.2 + 0.1 * static_cast<double>(pick(5));
   return layout;
 }
 
-void errors(Setting& setting) {
+void errors(RaceSetting& setting) {
   const int count = setting.tiny ? 2 : 44;
   std::printf("\nErrors of simulated zebra steps\n");
   std::mt19937 random(1);
-  std::vector<double> sizes;
   for (int i = 0; i < count; ++i) {
     const TrainedStep step = trained(setting, 2, 128, 2 + i % 3, 2);
-    const Layout layout = draw_zebra(setting, i, step, random);
-    LayoutRace race(setting.folder(), setting.storage.get(), step, 3);
+    Layout layout = draw_zebra(i, step, random);
+    LayoutRace race = setting.race(step, 3);
+    if (i % 2 == 1 && !setting.tiny) {
+      layout.wire = race.wire_for(layout, 0.3 + 0.15 * static_cast<double>(random() % 5));
+    }
     race.add(layout);
-    race.run(setting.rounds, setting.most_repeats);
+    setting.run(race);
     const LayoutTimes t = race.times("drawn");
     std::printf(
         "  %2d %s, %lld attend, %lld chunks, %s: %.3f s, simulated %.3f s, error %+.1f "
@@ -382,35 +320,29 @@ void errors(Setting& setting) {
         i, names_of(layout.devices).c_str(), (long long)layout.attention_devices,
         (long long)layout.chunks, describe(layout).c_str(), t.measured_s, t.simulated_s,
         100 * t.error(), 100 * t.wire_share);
-    sizes.push_back(std::abs(t.error()));
+    setting.errors.push_back(std::abs(t.error()));
     finish(setting, race);
   }
-  print_errors("sizes of the errors", sizes);
 }
 
-// Two sets of devices beside those of `overall`.
-void choice(Setting& setting) {
+// Two sets of devices beside those of the pairs.
+void choice(RaceSetting& setting) {
   std::printf("\nChoice of a layout\n");
   const auto race_set = [&](const Devices& faster, const Devices& slower) {
-    LayoutRace race(setting.folder(), setting.storage.get(), trained(setting, 2, 128), 1);
+    LayoutRace race = setting.race(trained(setting, 2, 128), 1);
     add_layouts(race, faster, slower);
-    race.run(setting.rounds, setting.most_repeats);
+    setting.run(race);
     std::printf("  %s\n", names_of(race.layout(kZebra).devices).c_str());
-    for (const char* name : kLayouts) {
+    for (const std::string& name : kLayouts) {
       const LayoutTimes t = race.times(name);
-      std::printf("    %-18s %.3f s, forecast %.3f s\n", name, t.measured_s, t.forecast_s);
+      std::printf("    %-18s %.3f s, forecast %.3f s\n", name.c_str(), t.measured_s, t.forecast_s);
     }
-    note_choice(setting, race);
+    note_choice(setting, race, kLayouts);
     finish(setting, race);
   };
-  const Throttle eight = setting.slowed({8, 8});
-  race_set({setting.slowed({4, 4})}, {setting.slowed({6, 12})});
+  const Throttle eight = {8, 8};
+  race_set({{4, 4}}, {{6, 12}});
   race_set({eight, eight}, {eight});
-  const double worst = *std::max_element(setting.regrets.begin(), setting.regrets.end());
-  std::printf(
-      "%zu sets of devices, five layouts each: the chosen one was at most %.1f %% slower "
-      "than the fastest\n",
-      setting.regrets.size(), 100 * worst);
 }
 
 double spread(const std::vector<double>& seconds) {
@@ -420,12 +352,12 @@ double spread(const std::vector<double>& seconds) {
   return std::sqrt(square / static_cast<double>(seconds.size() - 1)) / average;
 }
 
-void spread_of_steps(Setting& setting) {
-  const Devices faster(1, setting.slowed(kA40AndV100.faster));
-  const Devices slower(1, setting.slowed(kA40AndV100.slower_short));
+void spread_of_steps(RaceSetting& setting) {
+  const Devices faster(1, kA40AndV100.faster);
+  const Devices slower(1, kA40AndV100.slower_short);
   const int steps = setting.tiny ? 3 : 50;
-  LayoutRace race(setting.folder(), setting.storage.get(), trained(setting, 2, 128), steps);
-  race.add(race.plan_zebra(kZebra, faster, slower, true));
+  LayoutRace race = setting.race(trained(setting, 2, 128), steps);
+  race.add(race.plan_zebra(disaggregated(kZebra, faster, slower), true));
   race.add(expert_parallel(kBySpeed, {faster.front(), slower.front()}, ShareKind::kSpeed));
   race.add(expert_parallel(kEqual, {faster.front(), slower.front()}, ShareKind::kUniform));
   std::printf(
@@ -442,56 +374,13 @@ void spread_of_steps(Setting& setting) {
   finish(setting, race);
 }
 
-constexpr std::pair<const char*, void (*)(Setting&)> kTables[] = {
-    {"overall", overall}, {"ratios", ratios}, {"orders", orders},
-    {"errors", errors},   {"choice", choice}, {"spread", spread_of_steps}};
-
-int run(Setting& setting, const std::string& only) {
-  for (const auto& [name, table] : kTables) {
-    if (!only.empty() && ("," + only + ",").find(strf(",%s,", name)) == std::string::npos) continue;
-    const int64_t began_us = monotonic_us();
-    table(setting);
-    std::printf("%s took %.0f s\n", name, 1e-6 * static_cast<double>(monotonic_us() - began_us));
-    std::fflush(stdout);
-  }
-  std::printf("\n%d rounds were repeated since the cores were not to be had\n", setting.repeats);
-  return 0;
-}
+const RaceTable kTables[] = {{"a40_v100", a40_v100},     {"l40s_t4", l40s_t4}, {"ratios", ratios},
+                             {"orders", orders},         {"errors", errors},   {"choice", choice},
+                             {"spread", spread_of_steps}};
 
 }  // namespace
 }  // namespace pagoda
 
 int main(int argc, char** argv) {
-  pagoda::Setting setting;
-  std::string parent = std::filesystem::temp_directory_path(), only;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
-      setting.rounds = std::max(1, std::atoi(argv[++i]));
-    } else if (std::strcmp(argv[i], "--repeats") == 0 && i + 1 < argc) {
-      setting.most_repeats = std::max(0, std::atoi(argv[++i]));
-    } else if (std::strcmp(argv[i], "--slowness") == 0 && i + 1 < argc) {
-      setting.slowness = std::max(0.1, std::atof(argv[++i]));
-    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
-      only = argv[++i];
-    } else if (std::strcmp(argv[i], "--tiny") == 0) {
-      setting.tiny = true;
-      setting.rounds = 1;
-      setting.most_repeats = 0;
-    } else if (argv[i][0] != '-') {
-      parent = argv[i];
-    } else {
-      std::fprintf(stderr,
-                   "zebra_tables: usage: zebra_tables [DIR] [--only TABLES] [--rounds N] "
-                   "[--repeats N] [--slowness X] [--tiny]\n");
-      return 2;
-    }
-  }
-  setting.directory = parent + pagoda::strf("/zebra_tables-%d", static_cast<int>(getpid()));
-  CHECK(std::filesystem::create_directories(setting.directory), "%s exists",
-        setting.directory.c_str());
-  setting.storage = pagoda::need(pagoda::open_storage(pagoda::IoKind::kAuto, setting.directory));
-  const int code = pagoda::run(setting, only);
-  setting.storage.reset();
-  std::filesystem::remove_all(setting.directory);
-  return code;
+  return pagoda::print_tables(argc, argv, "zebra_tables", pagoda::kTables);
 }

@@ -1,5 +1,5 @@
-// Layouts of a run on unequal CPU devices, trained by turns and simulated: zebra, and what HeterMoE
-// compares it with.
+// Layouts of a run on CPU devices, equal or not, trained by turns and simulated: experts shared by
+// all devices, pipelines of stages, copies, and zebra.
 //
 // What tasks take is measured in the same rounds, by a run of expert parallelism on the same
 // devices: the longer a device sleeps, and the more others work meanwhile, the colder its caches
@@ -31,16 +31,27 @@ struct TrainedStep {
 struct Layout {
   std::string name;
   std::vector<Throttle> devices;
+  int stages = 1, copies = 1;
+  PipelineOrder pipeline = PipelineOrder::kBreadthFirst;
   bool zebra = false;
-  // Zebra's, and with one chunk DistEP's: the first devices attend, the others have the experts.
+  // Zebra's, and with one chunk DistEP's: so many devices attend of each copy of a stage, the
+  // others have the experts.
   int64_t attention_devices = 0;
   int64_t chunks = 1;
   ShareKind shares = ShareKind::kSpeed;
   Lags lags = {};
   std::vector<int64_t> offloaded = {0};
   std::shared_ptr<const ActionList> order = {};
-  double exchange = 0;  // about the part of a step that an average wire works; 0: wires are fast
+  SlowLink::Speed wire = {};  // of each two devices; no rate: as fast as memory
 };
+
+// A pair of GPUs as HeterMoE's, by how much slower they are at experts and at the rest.
+struct DevicePair {
+  const char* name;
+  Throttle faster, slower_short, slower_long;  // at short rows, at long ones
+};
+inline constexpr DevicePair kA40AndV100 = {"like A40 and V100", {8, 8}, {10, 16}, {10, 30}};
+inline constexpr DevicePair kL40sAndT4 = {"like L40S and T4", {4, 4}, {28, 40}, {28, 54}};
 
 // Everything on each device. EP (HeterMoE): in equal shares.
 Layout expert_parallel(std::string name, std::vector<Throttle> devices, ShareKind shares);
@@ -59,6 +70,7 @@ struct LayoutTimes {
                                                            // experts
   std::vector<double> busy = {}, simulated_busy = {};      // [device] shares of the step
   double wire_share = 0;                                   // of an average wire
+  int64_t peak_bytes = 0;                                  // most of pages on a device
   double error() const { return simulated_s / measured_s - 1; }
 };
 
@@ -67,10 +79,11 @@ class LayoutRace {
   // Models and pages go to new folders in `directory`, whose storage it is. `steps`: of a timing.
   LayoutRace(std::string directory, Storage* storage, const TrainedStep& step, int steps);
 
-  // The plan of zebra on these devices, with lags and, by Asym-EA, kept experts that are chosen by
-  // what devices took alone.
-  Layout plan_zebra(std::string name, const std::vector<Throttle>& faster,
-                    const std::vector<Throttle>& slower, bool asym_ea);
+  // Gives a layout of zebra its chunks, lags and, by Asym-EA, kept experts, chosen by what devices
+  // took alone.
+  Layout plan_zebra(Layout layout, bool asym_ea);
+  // Wires that work for about this part of the layout's step, on average.
+  SlowLink::Speed wire_for(const Layout& layout, double part_of_step);
   // The seconds of chunks on the devices of a layout.
   ActionTimes times_of(const Layout& layout);
   RunShape shape_of(const Layout& layout) const;
@@ -91,13 +104,12 @@ class LayoutRace {
  private:
   struct Entry {
     Layout layout;
-    SlowLink::Speed link;
     std::unique_ptr<MeasuredRun> run;
     std::vector<LayoutTimes> rounds = {};
     std::vector<double> step_seconds = {}, simulated_seconds = {};
   };
   SessionOptions options(const Layout& layout, const std::string& file) const;
-  std::unique_ptr<MeasuredRun> make_run(const Layout& layout, const SlowLink::Speed& link);
+  std::unique_ptr<MeasuredRun> make_run(const Layout& layout);
   const Entry& entry(const std::string& name) const;
   // A run with half of the step's microbatches, so that groups of rows are between those of a chunk
   // and of all. On one device it tells of the machine, on all of a layout what tasks take there.

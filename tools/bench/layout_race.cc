@@ -1,4 +1,4 @@
-#include "tools/bench/zebra_runs.h"
+#include "tools/bench/layout_race.h"
 
 #include <algorithm>
 #include <cmath>
@@ -85,8 +85,13 @@ SessionOptions LayoutRace::options(const Layout& layout, const std::string& file
   for (const Throttle& throttle : layout.devices) options.devices.push_back({1, throttle});
   options.size.sums.chunks = layout.chunks;
   options.size.sums.shards = default_shards(options.size.microbatches / layout.chunks);
+  if (layout.copies > 1) options.size.sums.expert_shards = options.size.sums.shards;
+  options.stages = layout.stages;
+  options.copies = layout.copies;
+  options.pipeline_order = layout.pipeline;
   options.zebra = layout.zebra;
-  options.size.pages_expert_sums = options.size.sums.pages_expert_sums(layout.zebra);
+  options.size.pages_expert_sums =
+      options.size.sums.pages_expert_sums(layout.zebra || layout.stages > 1);
   options.lags = layout.lags;
   options.offloaded = layout.offloaded;
   options.order = layout.order;
@@ -96,11 +101,11 @@ SessionOptions LayoutRace::options(const Layout& layout, const std::string& file
   return options;
 }
 
-std::unique_ptr<MeasuredRun> LayoutRace::make_run(const Layout& layout,
-                                                  const SlowLink::Speed& link) {
+std::unique_ptr<MeasuredRun> LayoutRace::make_run(const Layout& layout) {
+  const bool slow = layout.wire.bytes_per_s > 0;
   auto run =
       std::make_unique<MeasuredRun>(folder_, storage_, options(layout, strf("run-%d", ++files_)),
-                                    link.bytes_per_s > 0 ? std::optional(link) : std::nullopt);
+                                    slow ? std::optional(layout.wire) : std::nullopt);
   run->draw(even_batch);
   return run;
 }
@@ -113,9 +118,7 @@ ActionTimes LayoutRace::times_of(const Layout& layout) {
   return run_times(shape_of(layout), profile_on(layout.devices, {}));
 }
 
-Layout LayoutRace::plan_zebra(std::string name, const std::vector<Throttle>& faster,
-                              const std::vector<Throttle>& slower, bool asym_ea) {
-  Layout layout = disaggregated(std::move(name), faster, slower);
+Layout LayoutRace::plan_zebra(Layout layout, bool asym_ea) {
   layout.chunks = step_.chunks;
   const ModelShape model = model_shape(folder_.config());
   OpenZebra open;
@@ -132,18 +135,17 @@ Layout LayoutRace::plan_zebra(std::string name, const std::vector<Throttle>& fas
   return layout;
 }
 
+SlowLink::Speed LayoutRace::wire_for(const Layout& layout, double part_of_step) {
+  const std::unique_ptr<MeasuredRun> trial = make_run(layout);
+  if (trial->sent().bytes == 0) return {};
+  return {.latency_s = 100e-6,
+          .bytes_per_s = wire_bytes(*trial) / (part_of_step * trial->step_s())};
+}
+
 void LayoutRace::add(const Layout& layout) {
-  SlowLink::Speed link;
-  if (layout.exchange > 0) {
-    const std::unique_ptr<MeasuredRun> trial = make_run(layout, {});
-    if (trial->sent().bytes > 0) {
-      link = {.latency_s = 100e-6,
-              .bytes_per_s = wire_bytes(*trial) / (layout.exchange * trial->step_s())};
-    }
-  }
   reference({layout.devices.front()});
   reference(layout.devices);
-  entries_.push_back({layout, link, make_run(layout, link)});
+  entries_.push_back({layout, make_run(layout)});
 }
 
 void LayoutRace::draw_for(const std::string& name, BatchSource batches) {
@@ -224,7 +226,7 @@ MachineProfile LayoutRace::profile_on(const std::vector<Throttle>& devices,
 
 LayoutTimes LayoutRace::times_now(Entry& entry) {
   const MeasuredRun& run = *entry.run;
-  const MachineProfile profile = profile_on(entry.layout.devices, entry.link);
+  const MachineProfile profile = profile_on(entry.layout.devices, entry.layout.wire);
   const MeasuredRun::Replayed replayed = run.simulate(profile);
   entry.step_seconds = run.step_seconds();
   entry.simulated_seconds = replayed.step_seconds;
@@ -236,9 +238,10 @@ LayoutTimes LayoutRace::times_now(Entry& entry) {
     times.busy.push_back(run.busy_s()[d] / run.step_s());
     times.simulated_busy.push_back(replayed.busy_s[d] / replayed.step_s);
   }
-  if (entry.link.bytes_per_s > 0) {
-    times.wire_share = wire_bytes(run) / entry.link.bytes_per_s / run.step_s();
+  if (entry.layout.wire.bytes_per_s > 0) {
+    times.wire_share = wire_bytes(run) / entry.layout.wire.bytes_per_s / run.step_s();
   }
+  times.peak_bytes = std::ranges::max(replayed.peak_on_device);
   return times;
 }
 
@@ -270,6 +273,7 @@ const LayoutRace::Entry& LayoutRace::entry(const std::string& name) const {
 LayoutTimes LayoutRace::times(const std::string& name) const {
   const std::vector<LayoutTimes>& rounds = entry(name).rounds;
   LayoutTimes times;
+  times.peak_bytes = rounds.front().peak_bytes;
   for (double LayoutTimes::*of : {&LayoutTimes::measured_s, &LayoutTimes::simulated_s,
                                   &LayoutTimes::forecast_s, &LayoutTimes::wire_share}) {
     times.*of = median(rounds, of);

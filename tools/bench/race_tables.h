@@ -1,0 +1,58 @@
+// What programs share that print tables of executed layouts: their command line, and the layout
+// that a planner would choose held against the fastest.
+//
+//   PROGRAM [DIR] [--only TABLES] [--rounds N] [--repeats N] [--hidden D] [--tiny]
+//
+// Pages go to a new folder in DIR, which is removed at the end. What is compared takes turns in the
+// same rounds, and the figures are medians over them (tools/bench/layout_race.h). A round while
+// others used the cores is made again, --repeats times at most. With a smaller --hidden size of the
+// model, 256 if it is not given, steps take less time where products are slow. --tiny shows in
+// minutes that the program works; its figures say nothing.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tools/bench/layout_race.h"
+
+namespace pagoda {
+
+// What was asked for, and what all tables found.
+struct RaceSetting {
+  std::string directory;
+  std::unique_ptr<Storage> storage;
+  int rounds = 3, most_repeats = 3;
+  int64_t hidden_size = 256;
+  bool tiny = false;
+  int races = 0, repeats = 0;                             // repeats: of a round
+  std::vector<double> regrets = {}, routed_regrets = {};  // of note_choice()
+  std::vector<double> errors = {};  // sizes of simulated steps' errors, of tables that say them
+
+  LayoutRace race(const TrainedStep& step, int steps) {
+    return LayoutRace(directory + strf("/race-%d", ++races), storage.get(), step, steps);
+  }
+  void run(LayoutRace& of) const { of.run(rounds, most_repeats); }
+};
+
+// Holds two layouts that a planner would choose among these, one if it knows no routing and one if
+// it knows the steps' routing, against the fastest: prints them, and adds to the regrets how much
+// slower than the fastest they were.
+void note_choice(RaceSetting& setting, const LayoutRace& race,
+                 std::span<const std::string> layouts);
+// Counts repeats of a race and writes out what was printed.
+void finish(RaceSetting& setting, const LayoutRace& race);
+
+struct RaceTable {
+  const char* name;
+  std::function<void(RaceSetting&)> print;
+};
+
+// Prints the tables that the command line asks for, how long each took, and what errors and regrets
+// there were in all. Returns the program's exit code.
+int print_tables(int argc, char** argv, const char* program, std::span<const RaceTable> tables);
+
+}  // namespace pagoda
