@@ -13,7 +13,10 @@ SlowLink::SlowLink(std::unique_ptr<Link> inner, const Speed& speed)
     : inner_(std::move(inner)), speed_(speed), random_(speed.seed) {}
 
 // The wires end before the link that their work was given to.
-SlowLink::~SlowLink() { wires_.clear(); }
+SlowLink::~SlowLink() {
+  for (auto& [transfer, expected] : expected_) expected.signal();
+  wires_.clear();
+}
 
 Stream& SlowLink::wire(int from, int to) {
   std::unique_ptr<Stream>& wire = wires_[{from, to}];
@@ -62,6 +65,11 @@ Event SlowLink::send(const Transfer& transfer, const std::byte* source, Stream& 
   Stream& on_its_way = wire(transfer.from, transfer.to);
   const double seconds = this->seconds(transfer);
   on_its_way.wait(lane.record());
+  if (speed_.cards) {
+    Event& expected = expected_[{transfer.from, transfer.to, transfer.number}];
+    expected = Event::make();
+    on_its_way.wait(expected);
+  }
   on_its_way.enqueue([seconds, cards = speed_.cards, from = static_cast<size_t>(transfer.from),
                       to = static_cast<size_t>(transfer.to)] {
     if (cards) {
@@ -75,6 +83,10 @@ Event SlowLink::send(const Transfer& transfer, const std::byte* source, Stream& 
 
 void SlowLink::receive(const Transfer& transfer, std::byte* target, Stream& lane,
                        const TraceLabel& label) {
+  const auto expected = expected_.extract({transfer.from, transfer.to, transfer.number});
+  if (expected) {
+    lane.record().when_happened([event = expected.mapped()]() mutable { event.signal(); });
+  }
   inner_->receive(transfer, target, lane, label);
 }
 

@@ -1,13 +1,16 @@
 // A link that takes time, around one that does not: for tests of order, and to emulate a network on
 // one machine. Each pair of devices has a wire of its own, on which one transfer follows another.
-// With network cards, a piece of a transfer has the sender's and the receiver's to itself, and
-// transfers take turns, piece by piece; links of several sessions may share the cards.
+// With network cards, a transfer begins once the receiving lane has come to it, as over MpiLink, so
+// that a device takes what comes in its own order. A piece of a transfer has the sender's card and
+// the receiver's to itself, and transfers take turns, piece by piece; links of several sessions may
+// share the cards.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "device/device_turn.h"
@@ -50,6 +53,9 @@ class SlowLink : public Link {
   Speed speed_;
   std::mt19937_64 random_;
   std::map<std::pair<int, int>, std::unique_ptr<Stream>> wires_;
+  // [from, to, number] of transfers that are sent and not received yet, with cards: when the
+  // receiving lane has come to it.
+  std::map<std::tuple<int, int, int64_t>, Event> expected_;
 };
 
 }  // namespace pagoda

@@ -140,6 +140,33 @@ TEST_F(SharedCards, OneTransferEachWayAtATime) {
   EXPECT_LT(least_s, 0.040) << "nobody had to wait";
 }
 
+// The first transfer has the cards to itself, since the receiver comes to the other one behind it.
+TEST_F(SharedCards, AReceiverTakesInItsOrder) {
+  const auto lane = make_lane("lane"), first_sender = make_lane("first"),
+             second_sender = make_lane("second");
+  const std::vector<std::byte> source(kBytes);
+  std::vector<std::byte> target(kBytes);
+  const int64_t begin_us = monotonic_us();
+  SlowLink& link = *links_[0];
+  link.send({0, 1, 2, kBytes}, source.data(), *second_sender);
+  link.send({0, 0, 2, kBytes}, source.data(), *first_sender);
+  link.receive({0, 0, 2, kBytes}, target.data(), *lane);
+  const Event first = lane->record();
+  link.receive({0, 1, 2, kBytes}, target.data(), *lane);
+  first.wait();
+  const double first_s = 1e-6 * static_cast<double>(monotonic_us() - begin_us);
+  lane->synchronize();
+  const double both_s = 1e-6 * static_cast<double>(monotonic_us() - begin_us);
+  EXPECT_GE(both_s - first_s, 0.020) << "the second began behind the first";
+}
+
+TEST_F(SharedCards, AnUnreceivedTransferStopsNobody) {
+  const auto lane = make_lane("lane");
+  const std::byte source{};
+  links_[0]->send({0, 0, 1, 1}, &source, *lane);
+  links_.clear();
+}
+
 // Numbers count by pair of devices, so that several transfers may have one.
 TEST(LocalLink, TellsTransfersOfOneNumberApart) {
   const auto lane = make_lane("lane");
