@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace pagoda {
@@ -34,6 +35,8 @@ struct Stages {
   PipelineOrder order = PipelineOrder::kBreadthFirst;
   std::vector<int> layers = {};   // [layer] its stage; empty: all are the first's
   std::vector<int> devices = {};  // [device] its stage, ascending; empty: likewise
+  // [stage] the layers that it takes in a unit of time; empty: as many as others.
+  std::vector<double> speeds = {};
 
   bool several() const { return count > 1; }
   // A stage takes a chunk through all of its layers before the next chunk, so that sums of
@@ -47,7 +50,8 @@ struct Stages {
   }
   // How many layers before this one its stage has.
   int64_t ordinal(int64_t layer) const;
-  // The most layers that a stage has, of so many in the run.
+  // [stage] how many layers it has, of so many in the run; and the most of them.
+  std::vector<int64_t> layer_counts(int64_t num_layers) const;
   int64_t most_layers(int64_t num_layers) const;
 };
 
@@ -79,8 +83,12 @@ struct ExpertCopies {
 DeviceRange devices_of_stage(int stage, int stages, int devices);
 
 // Divides layers and devices among so many stages: neighbouring devices as evenly as it goes, and
-// layers too, in turns for breadth-first, else neighbours. REQUIRES: at least a layer and a device
-// for each stage.
-Stages divide_into_stages(int count, PipelineOrder order, int64_t num_layers, int devices);
+// layers by deal() (plan/step/assignment.h) in proportion to the stages' speeds, but each has one
+// (HeterMoE, section 6.3: faster GPUs are assigned more layers). Stages have neighbouring layers;
+// breadth-first, layers in turns, in which those of each stage are spread over all of them. speeds:
+// [stage] as Stages::speeds. REQUIRES: at least a layer and a device for each stage; speeds are
+// above 0.
+Stages divide_into_stages(int count, PipelineOrder order, int64_t num_layers, int devices,
+                          std::span<const double> speeds = {});
 
 }  // namespace pagoda

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -45,6 +48,88 @@ TEST(Stages, LayersAndDevicesAreDivided) {
         }
       }
     }
+  }
+}
+
+constexpr PipelineOrder kOrders[] = {PipelineOrder::kGpipe, PipelineOrder::kOneForwardOneBackward,
+                                     PipelineOrder::kBreadthFirst};
+
+// [layer] its stage, of as many devices as stages.
+std::vector<int> layers_of(PipelineOrder order, int64_t layers, const std::vector<double>& speeds) {
+  const int stages = static_cast<int>(speeds.size());
+  return divide_into_stages(stages, order, layers, stages, speeds).layers;
+}
+
+// A stage that is twice as fast takes four layers while the other takes two. In turns its layers
+// stand at 1, 3, 5 and 7 eighths of the way, and the other's at 2 and 6.
+TEST(Stages, AFasterOneHasMoreLayers) {
+  for (const auto order : {PipelineOrder::kGpipe, PipelineOrder::kOneForwardOneBackward}) {
+    EXPECT_EQ(layers_of(order, 6, {2, 1}), (std::vector<int>{0, 0, 0, 0, 1, 1}));
+    EXPECT_EQ(layers_of(order, 6, {0.5, 1}), (std::vector<int>{0, 0, 1, 1, 1, 1}));
+    // The first takes a fifth of seven in 2.5, the second would take its third in 3.
+    EXPECT_EQ(layers_of(order, 7, {2, 1}), (std::vector<int>{0, 0, 0, 0, 0, 1, 1}));
+    EXPECT_EQ(layers_of(order, 9, {3, 1, 2}), (std::vector<int>{0, 0, 0, 0, 0, 1, 2, 2, 2}));
+  }
+  const PipelineOrder in_turns = PipelineOrder::kBreadthFirst;
+  EXPECT_EQ(layers_of(in_turns, 6, {2, 1}), (std::vector<int>{0, 1, 0, 0, 1, 0}));
+  EXPECT_EQ(layers_of(in_turns, 6, {1, 2}), (std::vector<int>{1, 0, 1, 1, 0, 1}));
+  // Five at 1, 3, 5, 7 and 9 tenths, one in the middle, three at 1, 3 and 5 sixths.
+  EXPECT_EQ(layers_of(in_turns, 9, {3, 1, 2}), (std::vector<int>{0, 2, 0, 0, 1, 2, 0, 2, 0}));
+}
+
+// The one layer that it cannot do without is that of a stage that would end last, of several.
+TEST(Stages, TheSlowestHasALayer) {
+  const PipelineOrder order = PipelineOrder::kGpipe;
+  EXPECT_EQ(layers_of(order, 5, {9, 1, 4}), (std::vector<int>{0, 0, 0, 1, 2}));
+  EXPECT_EQ(layers_of(order, 4, {1, 100, 90}), (std::vector<int>{0, 1, 1, 2}));
+  EXPECT_EQ(layers_of(order, 4, {100, 1, 1}), (std::vector<int>{0, 0, 1, 2}));
+  EXPECT_EQ(layers_of(order, 3, {1e-9, 1, 1e9}), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(layers_of(PipelineOrder::kBreadthFirst, 5, {9, 1, 4}),
+            (std::vector<int>{0, 0, 1, 2, 0}));
+}
+
+TEST(Stages, EqualOnesHaveLayersAsIfNoneHadASpeed) {
+  for (const PipelineOrder order : kOrders) {
+    const bool in_turns = order == PipelineOrder::kBreadthFirst;
+    EXPECT_EQ(layers_of(order, 6, {3, 3, 3, 3}), in_turns ? (std::vector<int>{0, 1, 2, 3, 0, 1})
+                                                          : (std::vector<int>{0, 0, 1, 2, 2, 3}));
+    for (int stages = 2; stages <= 5; ++stages) {
+      for (int64_t layers = stages; layers <= 12; ++layers) {
+        const std::vector<double> equal(static_cast<size_t>(stages), 0.1);
+        const Stages even = divide_into_stages(stages, order, layers, stages);
+        EXPECT_EQ(layers_of(order, layers, equal), even.layers);
+        for (int64_t l = 0; l < layers; ++l) {
+          EXPECT_EQ(even.of_layer(l), in_turns ? l % stages : l * stages / layers);
+        }
+      }
+    }
+  }
+}
+
+// No other division ends sooner, and numbers of layers, taken as speeds, divide alike again.
+TEST(Stages, LayersEndTogether) {
+  constexpr uint32_t kSeed = 24;
+  std::printf("seed %u\n", kSeed);
+  std::mt19937 random(kSeed);
+  for (int k = 0; k < 3000; ++k) {
+    const int stages = 2 + static_cast<int>(random() % 4);
+    const auto layers = static_cast<int64_t>(stages + random() % 12);
+    const PipelineOrder order = kOrders[k % 3];
+    std::vector<double> speeds;
+    for (int s = 0; s < stages; ++s) speeds.push_back(1 + static_cast<double>(random() % 8));
+    const Stages of = divide_into_stages(stages, order, layers, stages, speeds);
+    const std::vector<int64_t> counts = of.layer_counts(layers);
+    const auto ends = [&](int s, int64_t more) {
+      return static_cast<double>(counts[static_cast<size_t>(s)] + more) /
+             speeds[static_cast<size_t>(s)];
+    };
+    double last = 0;  // of stages with layers to give
+    for (int s = 0; s < stages; ++s) {
+      ASSERT_GE(counts[static_cast<size_t>(s)], 1);
+      if (counts[static_cast<size_t>(s)] > 1) last = std::max(last, ends(s, 0));
+    }
+    for (int s = 0; s < stages; ++s) EXPECT_GE(ends(s, 1), last) << k;
+    EXPECT_EQ(layers_of(order, layers, {counts.begin(), counts.end()}), of.layers) << k;
   }
 }
 
@@ -118,16 +203,25 @@ void expect_complete(const RunShape& shape, const ActionList& actions, PassExten
   }
 }
 
+void expect_complete(const RunShape& shape) {
+  for (const PassExtent extent : {PassExtent::kLayers, PassExtent::kForward, PassExtent::kStep}) {
+    expect_complete(shape, make_actions(shape, extent), extent);
+  }
+}
+
+// Also of stages of which each is half as fast as the one before, or as the one behind it.
 TEST(PipelineActions, EveryStageDoesItsWorkInItsOrder) {
-  for (const PipelineOrder order : {PipelineOrder::kGpipe, PipelineOrder::kOneForwardOneBackward,
-                                    PipelineOrder::kBreadthFirst}) {
+  for (const PipelineOrder order : kOrders) {
     for (int stages = 2; stages <= 4; ++stages) {
       for (int64_t layers = stages; layers <= 6; ++layers) {
         for (int64_t chunks = 1; chunks <= 8; ++chunks) {
-          const RunShape shape = pipeline_of(stages, order, layers, chunks);
-          for (const PassExtent extent :
-               {PassExtent::kLayers, PassExtent::kForward, PassExtent::kStep}) {
-            expect_complete(shape, make_actions(shape, extent), extent);
+          RunShape shape = pipeline_of(stages, order, layers, chunks);
+          expect_complete(shape);
+          for (const double ratio : {0.5, 2.0}) {
+            std::vector<double> speeds;
+            for (int s = 0; s < stages; ++s) speeds.push_back(std::pow(ratio, s));
+            shape.stages = divide_into_stages(stages, order, layers, stages, speeds);
+            expect_complete(shape);
           }
         }
       }
