@@ -105,10 +105,11 @@ void declare_train(RunConfig& c, OptionTable& t) {
 }
 
 void declare_sharing(RunConfig& c, OptionTable& t) {
-  t.add("shares", c.parallel.shares, {"speed", "uniform", "measured"}, kRunOnly,
-        "what devices of unequal speed have of microbatches and experts: speed: in proportion to "
-        "what train.devices says of it; uniform: as much as the others; measured: in proportion to "
-        "what they do in the run, also when that changes");
+  t.add(
+      "shares", c.parallel.shares, {"speed", "uniform", "measured"}, kRunOnly,
+      "what devices of unequal speed have of microbatches, experts and, in stages, layers: speed: "
+      "in proportion to what train.devices says of it; uniform: as much as the others; measured: "
+      "in proportion to what they do in the run, also when that changes, but for layers");
   t.add("place", c.parallel.place, {"step", "home"}, kRunOnly,
         "where an expert is computed: step: by its tokens in each step, so that all devices end "
         "together; home: always on the same device, as where all weights stay on devices or "
@@ -153,7 +154,8 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "rows");
   t.add_or_auto("stages", c.parallel.stages, kRunOnly,
                 "pipeline, zebra: groups of neighbouring devices, each with its share of the "
-                "layers; in zebra each has devices that attend and others; auto: 2, in zebra 1",
+                "layers by the speed of its devices (parallel.shares); in zebra each has devices "
+                "that attend and others; auto: 2, in zebra 1",
                 "stages");
   t.add(
       "copies", c.parallel.copies, kRunOnly,

@@ -62,6 +62,10 @@ std::vector<RunForecast::DeviceWork> works_of(const RunShape& shape) {
       ++works[static_cast<size_t>(device_of_shard(shape.shards_of(stage), shard))].microbatches;
     }
   }
+  const std::vector<int64_t> layers = shape.stages.layer_counts(shape.num_layers);
+  for (int d = 0; d < shape.devices; ++d) {
+    works[static_cast<size_t>(d)].layers = layers[static_cast<size_t>(shape.stages.of_device(d))];
+  }
   std::vector<uint8_t> counted(static_cast<size_t>(shape.stages.count), 0);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     uint8_t& once = counted[static_cast<size_t>(shape.stage_of(l))];

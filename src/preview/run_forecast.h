@@ -40,10 +40,10 @@ struct RunForecast {
   int64_t device_needs = 0;          // what a step needs at least on that device
   LeastMemory least;                 // the least budgets that would do
   int64_t store_bytes = 0;           // bytes of the page files on all drives
-  // [device] what it does: microbatches of a step that it attends to, and experts of a layer that
-  // have their home there.
+  // [device] what it does: microbatches of a step that it attends to, experts of a layer that have
+  // their home there, and the layers of its stage.
   struct DeviceWork {
-    int64_t microbatches = 0, experts = 0;
+    int64_t microbatches = 0, experts = 0, layers = 0;
     bool operator==(const DeviceWork&) const = default;
   };
   std::vector<DeviceWork> devices;

@@ -365,6 +365,39 @@ void add_records(const ModelShape& model, const RunSetup& setup, RunShape& shape
   if (setup.copies > 1) shape.copies = std::move(copies);
 }
 
+// [stage] the layers that its devices take in a unit of time, each of as many parameters for a
+// token as the mean; empty: alike. In zebra both kinds of devices work at once.
+std::vector<double> stage_speeds(const ModelShape& model, const RunSetup& setup,
+                                 const RunShape& shape) {
+  if (setup.stages == 1) return {};
+  if (!setup.stage_layers.empty()) return {setup.stage_layers.begin(), setup.stage_layers.end()};
+  if (setup.shares == ShareKind::kUniform) return {};
+  double dense = 0, experts = 0;
+  for (int64_t l = 0; l < model.num_layers(); ++l) {
+    const LayerParameters parameters = layer_parameters(model, l);
+    dense += static_cast<double>(parameters.replicated());
+    experts += static_cast<double>(model.experts_per_token * parameters.expert);
+  }
+  std::vector<double> speeds;
+  for (int stage = 0; stage < setup.stages; ++stage) {
+    const DeviceRange own = devices_of_stage(stage, setup.stages, setup.num_devices());
+    double attention = 0, attending_experts = 0, other_experts = 0;
+    for (int d = own.first; d < own.end(); ++d) {
+      const DeviceSetup& device = setup.devices[static_cast<size_t>(d)];
+      const bool attends = shape.attends(d);
+      if (attends) attention += device.listed_attention_speed();
+      (attends ? attending_experts : other_experts) += device.expert_speed();
+    }
+    // All may attend in a pass over a text.
+    const bool apart = setup.zebra && other_experts > 0;
+    const double dense_time = dense / attention;
+    const double experts_time =
+        experts / (apart ? other_experts : attending_experts + other_experts);
+    speeds.push_back(1 / (apart ? std::max(dense_time, experts_time) : dense_time + experts_time));
+  }
+  return speeds;
+}
+
 }  // namespace
 
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
@@ -380,9 +413,9 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.training = size.training;
   shape.dtype_bytes = dtype_bytes(size.dtype);
   shape.sums = size.sums;
-  shape.stages =
-      divide_into_stages(setup.stages, setup.pipeline_order, shape.num_layers, setup.num_devices());
   shape.shard_device = size.shard_device;
+  shape.stages = divide_into_stages(setup.stages, setup.pipeline_order, shape.num_layers,
+                                    setup.num_devices(), stage_speeds(model, setup, shape));
   std::vector<double> speeds;
   for (const DeviceSetup& device : setup.devices) {
     speeds.push_back(setup.shares == ShareKind::kUniform ? 1 : device.seat_speed());

@@ -45,6 +45,7 @@ struct RunSetup {
   int64_t kept_rows = 0;  // RunShape's
   int stages = 1;  // RunShape's, and their order
   PipelineOrder pipeline_order = PipelineOrder::kBreadthFirst;
+  std::vector<int64_t> stage_layers = {};        // [stage] how many it has; empty: by its speed
   int copies = 1;                                // RunShape's
   std::shared_ptr<const ActionList> order = {};  // RunShape's
   // [layer], or one for all: experts that zebra leaves where attention is.
@@ -101,6 +102,8 @@ RunSetup run_setup(const RunConfig& config);
 // call it together. kUsage if some compute on GPUs and others do not, or with too many devices.
 Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup);
 
+// A stage has as many layers as its devices have time for, by the speeds that these are listed
+// with, whatever was measured since; or as many as others where shares are uniform.
 // Experts go to the devices of their layer's stage by their shares, in zebra to those that do not
 // attend but for `offloaded` of each layer, in each copy to its own; dense layers go round those of
 // the stage that attend; the embedding and the head are the first one's of their stage. REQUIRES:

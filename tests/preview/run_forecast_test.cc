@@ -307,7 +307,7 @@ TEST(RunForecast, OfSeveralGpusIsOneRun) {
   EXPECT_EQ(four.shape.devices, 4);
   EXPECT_EQ(four.budget.host_bytes, box.auto_host_bytes());
   const RunForecast plan = forecast_memory(model, config, box).take();
-  EXPECT_EQ(plan.devices, std::vector<RunForecast::DeviceWork>(4, {4, 16}));
+  EXPECT_EQ(plan.devices, std::vector<RunForecast::DeviceWork>(4, {4, 16, 16}));
   EXPECT_DOUBLE_EQ(plan.peak_flops_per_s, 4 * 362e12);
   box.device.count = 1;
   const PlannedRun one = planned_run(model, config, box).take();
@@ -329,13 +329,13 @@ TEST(RunForecast, DevicesNeedDivideNothing) {
   MachineSheet box = machine("gpu-4x48gb");
   box.device.count = 3;
   const RunForecast plan = forecast_run(model, config, box, kSearchPlan).take();
-  const std::vector<RunForecast::DeviceWork> works = {{3, 22}, {3, 21}, {0, 21}};
+  const std::vector<RunForecast::DeviceWork> works = {{3, 22, 16}, {3, 21, 16}, {0, 21, 16}};
   EXPECT_EQ(plan.devices, works);
   EXPECT_TRUE(plan.step.has_value());
   // An expert fewer than devices leaves one idle; it is planned all the same.
   box.device.count = 64;
   const RunForecast idle = forecast_memory(published("mixtral-8x7b"), config, box).take();
-  EXPECT_EQ(idle.devices.back(), RunForecast::DeviceWork());
+  EXPECT_EQ(idle.devices.back(), (RunForecast::DeviceWork{0, 0, 32}));
   box.device.count = 65;
   EXPECT_EQ(forecast_memory(model, config, box).status().code(), Exit::kUsage);
   box.device.count = 4;

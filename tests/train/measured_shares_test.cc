@@ -71,21 +71,30 @@ TEST(MeasuredShares, FollowADeviceThatBecomesSlower) {
 }
 
 // Each device in turn is the slow one, in the smallest budgets, in several ranks or one, with saves
-// and a resume in between. Whatever is dealt, all ranks have the same, and the run its bits.
+// and a resume in between. Whatever is dealt, all ranks have the same, the run its bits, and stages
+// their layers, also where one of a stage's devices attends no more.
 TEST(MeasuredShares, ChangeNoBit) {
   const Watchdog watchdog("measured shares", std::chrono::seconds(600));
   RankedTrainers run(ClipKind::kGlobal, 14, [](RunConfig& config) {
     config.train.tokens_per_step = 256;  // eight microbatches, in eight shards
     config.optim.schedule = ScheduleKind::kConstant;
   });
-  int64_t dealt = 0;
-  for (const auto& [ranks, devices_each] : {std::pair(1, 3), std::pair(3, 1), std::pair(2, 2)}) {
-    SCOPED_TRACE(strf("%d x %d", ranks, devices_each));
+  int64_t dealt = 0, dealt_in_stages = 0;
+  struct Mesh {
+    int ranks, devices_each;
+    int64_t stages = 1;
+  };
+  for (const Mesh& mesh : {Mesh{1, 3}, Mesh{3, 1}, Mesh{2, 2}, Mesh{2, 2, 2}}) {
+    SCOPED_TRACE(
+        strf("%d x %d, %lld stages", mesh.ranks, mesh.devices_each, (long long)mesh.stages));
     run.begin();
-    RunLeg leg{ranks, devices_each};
-    leg.smallest = ranks == 3;
+    RunLeg leg{mesh.ranks, mesh.devices_each};
+    leg.smallest = mesh.ranks == 3;
     leg.until = 9;
-    leg.configure = [&leg](RunConfig& config, int) {
+    std::vector<int> layers;  // [layer] its stage, in the leg
+    leg.configure = [&](RunConfig& config, int) {
+      if (mesh.stages > 1) config.parallel.layout = LayoutKind::kPipeline;
+      config.parallel.stages = mesh.stages;
       config.train.devices = {strf("cpu/4*%d", leg.devices_each)};
       config.train.steps = 1000;
       config.parallel.shares = ShareKind::kMeasured;
@@ -99,7 +108,13 @@ TEST(MeasuredShares, ChangeNoBit) {
       for (const int d : trainer.session().shape().shard_device) deal += strf(" %d", d);
       ASSIGN_OR_RETURN(const std::vector<std::string> all, group.agree(Status(), deal));
       for (const std::string& of_rank : all) EXPECT_EQ(of_rank, all[0]);
-      if (group.rank() == 0) dealt += again;
+      if (group.rank() == 0) {
+        dealt += again;
+        dealt_in_stages += again && mesh.stages > 1;
+        const std::vector<int>& now = trainer.session().shape().stages.layers;
+        if (layers.empty()) layers = now;
+        EXPECT_EQ(layers, now);
+      }
       const DeviceRange own = trainer.session().shape().own_devices();
       for (int d = 0; d < own.count; ++d) {
         const bool slow = trainer.steps_done() / 4 % 3 == (own.first + d) % 3;
@@ -112,11 +127,13 @@ TEST(MeasuredShares, ChangeNoBit) {
     ASSERT_TRUE(outcome.ok()) << outcome.status().message();
     leg.resume = true;
     leg.until = 14;
+    layers.clear();
     outcome = run.run(leg);
     ASSERT_TRUE(outcome.ok()) << outcome.status().message();
     EXPECT_EQ(run.sha256(), run.expected());
   }
   EXPECT_GT(dealt, 2) << "nothing was tried";
+  EXPECT_GT(dealt_in_stages, 0) << "nothing was tried in stages";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/train/layout_run.h"
+#include "train/trainer.h"
 
 namespace pagoda {
 namespace {
@@ -16,6 +17,8 @@ constexpr PipelineOrder kBreadth = PipelineOrder::kBreadthFirst;
 constexpr const char* kAllMoe = R"({"mlp_only_layers": [], "num_hidden_layers": 4})";
 constexpr const char* kTied =
     R"({"mlp_only_layers": [1], "num_hidden_layers": 4, "tie_word_embeddings": true})";
+constexpr const char* kSeven =
+    R"({"mlp_only_layers": [2], "num_hidden_layers": 7, "tie_word_embeddings": true})";
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
   "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "mlp_only_layers": [],
   "num_hidden_layers": 4})";
@@ -36,6 +39,7 @@ struct PipelineRow {
   int64_t expert_shards = 1;
   double correction_speed = 0;
   int64_t copies = 1;
+  std::vector<int64_t> layers = {};  // of each stage; empty: as it comes
 };
 
 const PipelineRow kRows[] = {
@@ -63,6 +67,18 @@ const PipelineRow kRows[] = {
      .order = kAlternate,
      .devices = "cpu/2:3,cpu/3:5,cpu/2",
      .budget = Budget::kAmple},
+    {.what = "unequal layers, gpipe", .order = kGpipe, .devices = "cpu/2,cpu/6", .layers = {3, 1}},
+    {.what = "unequal layers, 1f1b, resumed",
+     .order = kAlternate,
+     .devices = "cpu/6,cpu/2",
+     .changes = kTied,
+     .resumed = true,
+     .layers = {1, 3}},
+    {.what = "unequal layers, breadth first",
+     .stages = 3,
+     .devices = "cpu/9,cpu/3*2",
+     .changes = kSeven,
+     .layers = {1, 3, 3}},
     {.what = "updates in the backward", .order = kAlternate, .clip = ClipKind::kPerExpert},
     {.what = "generic offloading",
      .order = kGpipe,
@@ -116,6 +132,11 @@ TEST_P(PipelinePromise, EveryRunGivesTheHashOfOneDevice) {
   config.train.devices = {row.devices};
   config.plan = row.plan;
   ASSERT_TRUE(config.validate().ok()) << config.validate().message();
+  if (!row.layers.empty()) {
+    const HfFolder folder = HfFolder::open(config.model.path).take();
+    const RunShape shape = make_run_shape(model_shape(folder.config()), session_options(config));
+    EXPECT_EQ(shape.stages.layer_counts(shape.num_layers), row.layers);
+  }
   set_budgets(row.budget, *run);
   SimStorage storage(7);
   const Outcome outcome = run_to_end(config, &storage, row.resumed ? kLayoutSteps / 2 : -1);

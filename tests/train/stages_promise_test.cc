@@ -201,7 +201,10 @@ void run_leg(Runs& runs, const Mesh& mesh, RunLeg leg, int budget) {
   leg.devices_each = mesh.devices() / mesh.ranks();
   leg.smallest = budget != kAmple;
   leg.ample_rank = budget == kSmallestButOne && leg.ranks > 1 ? leg.ranks - 1 : -1;
-  leg.configure = [&](RunConfig& config, int) {
+  leg.configure = [&](RunConfig& config, int rank) {
+    // Every other stage is slower, and has fewer of the five layers.
+    const bool slower = mesh.division == kRankPerStage && rank % 2 == 1;
+    if (slower) config.train.devices = {strf("cpu/3*%d", leg.devices_each)};
     config.parallel.layout = mesh.zebra ? LayoutKind::kZebra : LayoutKind::kPipeline;
     config.parallel.stages = mesh.stages;
     config.parallel.copies = mesh.copies;

@@ -1,0 +1,162 @@
+// How many layers the stages of a pipeline have, by the devices that a run file or a cluster's
+// sheet names: what is planned is what ranks run, and a step is shorter for it.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "preview/run_forecast.h"
+#include "tests/preview/published_configs.h"
+#include "tests/testing/ranks/rank_threads.h"
+#include "train/run_setup.h"
+
+namespace pagoda {
+namespace {
+
+// A token meets these parameters in a layer: in attention 512 x 64 x (8 + 2 + 2 + 8) = 0.66
+// million, in two experts 2 x 3 x 512 x 512 = 1.57 million; the head has half a million.
+constexpr const char* kConfig = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 1000,
+  "hidden_size": 512, "num_hidden_layers": 12, "num_attention_heads": 8,
+  "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512,
+  "moe_intermediate_size": 512, "num_experts": 8, "num_experts_per_tok": 2,
+  "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "router_aux_loss_coef": 0.01, "initializer_range": 0.02,
+  "max_position_embeddings": 4096, "mlp_only_layers": [], "decoder_sparse_step": 1,
+  "attention_bias": false})";
+constexpr int64_t kLayers = 12;
+
+ModelSizes model() { return parse_model_sizes(kConfig, "test").take(); }
+
+RunConfig run_on(const std::string& devices) {
+  RunConfig config;
+  config.train.devices = {devices};
+  config.train.threads = 1;
+  config.train.save_steps = 0;
+  config.data.sequence_len = config.train.micro_batch_tokens = 256;
+  config.train.tokens_per_step = 16 * 256;
+  config.train.chunks = 8;
+  config.parallel.layout = LayoutKind::kPipeline;
+  config.parallel.stages = 2;
+  config.memory.device = MemorySize::parse("1GiB").take();
+  return config;
+}
+
+std::vector<int64_t> layers_of(const RunConfig& config) {
+  auto planned = planned_run(model(), config, machine("cpu-2-cores"));
+  EXPECT_TRUE(planned.ok()) << planned.status().message();
+  return planned->shape.stages.layer_counts(kLayers);
+}
+
+using Layers = std::vector<int64_t>;
+
+// Twice as fast: eight layers take as long as four. Evenly divided, six of the slower device take
+// as long as twelve of the faster one, half as long again.
+TEST(StageLayers, AStepIsShorterByThem) {
+  for (const PipelineOrder order : {PipelineOrder::kGpipe, PipelineOrder::kOneForwardOneBackward,
+                                    PipelineOrder::kBreadthFirst}) {
+    RunConfig config = run_on("cpu/8,cpu/16");
+    config.parallel.order = order;
+    MachineSheet sheet = machine("cpu-2-cores");
+    sheet.host.cores = 8;  // nothing waits for a core
+    const RunForecast by_speed = forecast_run(model(), config, sheet, kFinePlan).take();
+    config.parallel.shares = ShareKind::kUniform;
+    const RunForecast even = forecast_run(model(), config, sheet, kFinePlan).take();
+    ASSERT_TRUE(by_speed.step && even.step);
+    const auto layers = [](const RunForecast& of) {
+      return Layers{of.devices[0].layers, of.devices[1].layers};
+    };
+    EXPECT_EQ(layers(by_speed), (Layers{8, 4}));
+    EXPECT_EQ(layers(even), (Layers{6, 6}));
+    const double ratio = by_speed.step->step_s() / even.step->step_s();
+    std::printf("order %d: evenly %.4f s, by speed %.4f s, %.3f\n", static_cast<int>(order),
+                even.step->step_s(), by_speed.step->step_s(), ratio);
+    EXPECT_LT(ratio, 0.8);
+    EXPECT_GT(ratio, 0.6);
+  }
+}
+
+TEST(StageLayers, FollowWhatDevicesAreListedWith) {
+  EXPECT_EQ(layers_of(run_on("cpu*2")), (Layers{6, 6}));
+  EXPECT_EQ(layers_of(run_on("cpu/16,cpu/8")), (Layers{4, 8}));
+  EXPECT_EQ(layers_of(run_on("cpu/2,cpu/200")), (Layers{11, 1}));
+  // Devices at one kind of work each as fast as the other's: attention and two experts of a layer
+  // take 0.67 x 8 + 1.57 x 16 = 30.5 and 0.67 x 16 + 1.57 x 8 = 23.3, 5.2 layers of the one for
+  // 6.8 of the other.
+  EXPECT_EQ(layers_of(run_on("cpu/16:8,cpu/8:16")), (Layers{5, 7}));
+  // Both devices of the first stage have experts, and with two shards both attend.
+  RunConfig three = run_on("cpu/8*3");
+  three.train.shards = 2;
+  EXPECT_EQ(layers_of(three), (Layers{8, 4}));
+  // With one shard one of them does: 0.67 + 1.57 / 2 = 1.46 to 2.24, 7.3 layers for 4.7.
+  three.train.shards = 1;
+  EXPECT_EQ(layers_of(three), (Layers{7, 5}));
+}
+
+// Devices that attend and those with experts work at once: a stage takes what the longer of both
+// does. Experts take 1.57 x 10 and 1.57 x 20, attention 0.67 x 20 in both.
+TEST(StageLayers, InZebraFollowTheSlowerKind) {
+  RunConfig config = run_on("cpu/1000:20,cpu/10:1000,cpu/1000:20,cpu/20:1000");
+  config.parallel.layout = LayoutKind::kZebra;
+  config.parallel.attention_devices = 1;
+  config.parallel.offloaded = {"0"};
+  config.parallel.lags = {"1", "1", "1"};
+  EXPECT_EQ(layers_of(config), (Layers{8, 4}));
+  config.train.devices = {"cpu/1000:30,cpu/10:1000,cpu/1000:60,cpu/5:1000"};
+  EXPECT_EQ(layers_of(config), (Layers{8, 4})) << "0.67 x 30 and 0.67 x 60";
+}
+
+// A run that measures its devices moves no layers for it.
+TEST(StageLayers, StayWhateverIsMeasured) {
+  RunConfig config = run_on("cpu/8,cpu/16");
+  config.parallel.shares = ShareKind::kMeasured;
+  RunSetup setup = run_setup(config);
+  const ModelShape shape = model().shape;
+  const Stages listed = make_run_shape(shape, setup).stages;
+  EXPECT_EQ(listed.layer_counts(kLayers), (Layers{8, 4}));
+  setup.devices[0].measured_attention = setup.devices[0].measured_experts = 0.001;
+  setup.devices[1].measured_attention = setup.devices[1].measured_experts = 0.005;
+  setup.deal_attention(config.attention_devices(2));
+  EXPECT_EQ(make_run_shape(shape, setup).stages.layers, listed.layers);
+}
+
+// Two processes of one device each, of which the second is half as fast: each knows both.
+TEST(StageLayers, PlannedAreThoseOfRanks) {
+  std::vector<RunConfig> configs = {run_on("cpu/8"), run_on("cpu/16")};
+  ClusterSheet cluster;
+  cluster.network.gb_s = 1;
+  cluster.nodes.assign(2, machine("cpu-2-cores"));
+  for (RunConfig& config : configs) config.total_devices = 2;
+  auto planned = planned_ranks(model(), configs, cluster);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  std::vector<Stages> run(2);
+  RankThreads threads(2, {0, 1, 0, 1}, {});
+  threads.run([&](RankGroup& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    RunSetup setup = run_setup(configs[rank]);
+    ASSERT_TRUE(join_ranks(configs[rank], group, setup).ok());
+    run[rank] = make_run_shape(model().shape, setup).stages;
+  });
+  for (size_t r = 0; r < 2; ++r) {
+    EXPECT_EQ((*planned)[r].shape.stages.layers, run[r].layers);
+    EXPECT_EQ(run[r].layer_counts(kLayers), (Layers{8, 4}));
+  }
+}
+
+// A whole CPU is as fast as its machine has cores.
+TEST(StageLayers, FollowTheCoresOfNodes) {
+  ClusterSheet cluster;
+  cluster.network.gb_s = 1;
+  cluster.nodes.assign(2, machine("cpu-2-cores"));
+  cluster.nodes[1].host.cores = 4;
+  std::vector<RunConfig> configs(2, run_on("cpu"));
+  for (RunConfig& config : configs) {
+    config.train.threads = 0;
+    config.total_devices = 2;
+  }
+  auto planned = planned_ranks(model(), configs, cluster);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned->front().shape.stages.layer_counts(kLayers), (Layers{4, 8}));
+}
+
+}  // namespace
+}  // namespace pagoda
