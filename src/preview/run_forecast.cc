@@ -165,6 +165,7 @@ Status join(std::vector<RankSettings>& ranks) {
         device.threads = std::max(1, static_cast<int>(rank.sheet.host.cores));
       }
       device.rank = static_cast<int>(r);
+      device.gpu = rank.sheet.gpu();
       all.push_back(device);
     }
   }

@@ -83,7 +83,9 @@ Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup) {
       const std::string name(of_device.rest());
       const auto listed = parse_devices({name});
       good = good && listed.ok() && listed.value().size() == 1;
-      if (good) setup.devices.push_back({threads, listed.value()[0].throttle, name, rank});
+      if (!good) continue;
+      setup.devices.push_back({threads, listed.value()[0].throttle, name, rank});
+      setup.devices.back().gpu = on_gpu == 1;
     }
     if (!good) {
       return Status(Exit::kIoError, strf("rank %d sent what is no list of devices; see that all "

@@ -158,5 +158,27 @@ TEST(StageLayers, FollowTheCoresOfNodes) {
   EXPECT_EQ(planned->front().shape.stages.layer_counts(kLayers), (Layers{4, 8}));
 }
 
+// GPUs count alike, of whatever kind, and however many threads their processes have for each.
+TEST(StageLayers, OfGpusFollowTheirNumber) {
+  ClusterSheet cluster;
+  cluster.network.gb_s = 12;
+  cluster.nodes = {machine("gpu-t4"), machine("gpu-l40s"), machine("gpu-2xa40")};
+  RunConfig config = run_on("auto");
+  config.train.threads = 12;
+  config.train.shards = 2;
+  config.total_devices = devices_of_nodes(config, cluster);
+  ASSERT_EQ(config.total_devices, 4);
+  std::vector<RunConfig> configs(3, config);
+  auto planned = planned_ranks(model(), configs, cluster);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned->front().shape.stages.layer_counts(kLayers), (Layers{6, 6}));
+  EXPECT_EQ(planned->front().shape.shard_device, (std::vector<int>{0, 1, 2, 3}));
+  cluster.nodes[2] = machine("gpu-a40");
+  for (RunConfig& of_rank : configs) of_rank.total_devices = 3;
+  planned = planned_ranks(model(), configs, cluster);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned->front().shape.stages.layer_counts(kLayers), (Layers{8, 4}));
+}
+
 }  // namespace
 }  // namespace pagoda

@@ -40,15 +40,17 @@ struct DeviceSetup {
   int rank = 0;           // of the process with it
   // Tokens and rows of experts a second, as the run measured them; 0: not yet, on any device.
   double measured_attention = 0, measured_experts = 0;
+  bool gpu = false;  // all are taken to be equally fast, whatever threads their processes have
   // In units that are the same for all devices of the run: what layers are dealt to stages by, with
   // expert_speed(), and attention until it was measured; what attention is dealt by; what experts
   // get their homes by; and what they get their seats by.
-  double listed_attention_speed() const { return threads / throttle.rest; }
+  double listed_attention_speed() const { return processors() / throttle.rest; }
   double attention_speed() const {
     return measured_attention > 0 ? measured_attention : listed_attention_speed();
   }
-  double expert_speed() const { return threads / throttle.experts; }
+  double expert_speed() const { return processors() / throttle.experts; }
   double seat_speed() const { return measured_experts > 0 ? measured_experts : expert_speed(); }
+  int processors() const { return gpu ? 1 : threads; }
 };
 
 // Returns [i] the device of each of `count` equal pieces of work that are dealt one after the
