@@ -146,6 +146,9 @@ struct RunConfig {
 
   // No option: devices of all processes of the run; 0: devices() are all.
   int64_t total_devices = 0;
+  // No option: [stage] how many layers it has, of a forecast from few layers
+  // (preview/few_layers.h); empty: by the speed of its devices.
+  std::vector<int64_t> stage_layers = {};
 
   // Adds every option to `table`, which then refers to this object.
   void declare(OptionTable& table);

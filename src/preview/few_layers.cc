@@ -78,24 +78,99 @@ struct RankNeed {
   Fixed in_host() const { return {least.host_bytes, once_in_host(run.shape)}; }
 };
 
-// The memory of a run with `share` of the layers: as much of each stays in it as among all.
-RunConfig::Memory memory_for(double share, RunConfig::Memory memory, const RankNeed& whole,
-                             const RankNeed& fewer) {
+// Layers in one of the runs with few, and in the whole.
+struct LayerCounts {
+  int64_t few = 0, whole = 0;
+  double share() const { return static_cast<double>(few) / static_cast<double>(whole); }
+};
+
+// The same of each stage.
+struct StageLayers {
+  std::vector<int64_t> few, whole;  // [stage]
+
+  LayerCounts of_stage(int stage) const {
+    return {few[static_cast<size_t>(stage)], whole[static_cast<size_t>(stage)]};
+  }
+  // Those of the stages of all devices of the shape's rank.
+  LayerCounts of_rank(const RunShape& shape) const {
+    LayerCounts all;
+    const DeviceRange own = shape.own_devices();
+    for (int d = own.first; d < own.end(); ++d) {
+      const LayerCounts of_device = of_stage(shape.stages.of_device(d));
+      all.few += of_device.few;
+      all.whole += of_device.whole;
+    }
+    return all;
+  }
+  LayerCounts in_all() const {
+    return {std::accumulate(few.begin(), few.end(), int64_t{0}),
+            std::accumulate(whole.begin(), whole.end(), int64_t{0})};
+  }
+  StageLayers twice() const {
+    StageLayers more = *this;
+    for (int64_t& layers : more.few) layers *= 2;
+    return more;
+  }
+};
+
+// How long the stage takes that takes longest, if it has so many layers.
+double longest(const std::vector<int64_t>& layers, const std::vector<double>& speeds) {
+  double most = 0;
+  for (size_t s = 0; s < layers.size(); ++s) {
+    most = std::max(most, static_cast<double>(layers[s]) / (speeds.empty() ? 1 : speeds[s]));
+  }
+  return most;
+}
+
+// The memory of a run with few layers: as much of each stays in it as among all.
+RunConfig::Memory memory_for(const StageLayers& layers, RunConfig::Memory memory,
+                             const RankNeed& whole, const RankNeed& fewer) {
   const MemoryBudget& budget = whole.run.budget;
-  const DeviceRange own = whole.run.shape.own_devices();
+  const RunShape& shape = whole.run.shape;
+  const DeviceRange own = shape.own_devices();
   std::vector<MemorySize> devices;
   for (int d = own.first; d < own.end(); ++d) {
+    const double share = layers.of_stage(shape.stages.of_device(d)).share();
     devices.push_back(room_for(share, budget.device_bytes.of(d - own.first), whole.on_device(d),
                                fewer.on_device(d)));
   }
   memory.device = MemorySizes(std::move(devices));
-  memory.host = room_for(share, budget.host_bytes, whole.in_host(), fewer.in_host());
+  memory.host =
+      room_for(layers.of_rank(shape).share(), budget.host_bytes, whole.in_host(), fewer.in_host());
   return memory;
+}
+
+// Forecasts one of the runs with few layers, with the memory that follows from the whole's needs.
+Result<RanksForecast> forecast_with(const StageLayers& layers, const ModelSizes& model,
+                                    std::span<const RunConfig> configs, const ClusterSheet& cluster,
+                                    const std::vector<RankNeed>& whole,
+                                    const CoarseLimits& limits) {
+  const LayerCounts in_all = layers.in_all();
+  const ModelSizes few_model = with_layers(model, in_all.few);
+  std::vector<RunConfig> fewer(configs.begin(), configs.end());
+  for (size_t r = 0; r < fewer.size(); ++r) {
+    offload_alike(model.shape, fewer[r]);
+    fewer[r].stage_layers = layers.few;
+    // Rows travel in as many waves as among all layers, whose groups the least has no room for.
+    fewer[r].plan.group_blocks = whole[r].run.shape.group_blocks;
+  }
+  ASSIGN_OR_RETURN(const std::vector<PlannedRun> planned, planned_ranks(few_model, fewer, cluster));
+  for (size_t r = 0; r < fewer.size(); ++r) {
+    const RankNeed need{planned[r], least_memory(planned[r]), whole[r].all_stays};
+    fewer[r].memory = memory_for(layers, configs[r].memory, whole[r], need);
+  }
+  CoarseLimits coarse = limits;
+  const auto of_layers = [&](int64_t limit) {
+    return std::max<int64_t>(1, limit * in_all.few / in_all.whole);
+  };
+  coarse.expert_records = of_layers(limits.expert_records);
+  coarse.blocks = of_layers(limits.blocks);
+  return forecast_ranks(few_model, fewer, cluster, coarse);
 }
 
 // Continues a line through two points.
 struct Line {
-  double further = 0;  // the second's distance from the first, in the first to the wanted
+  double further = 0;  // the wanted's distance from the first, in the first's to the second
   double operator()(double first, double second) const {
     return std::max(0.0, first + further * (second - first));
   }
@@ -130,6 +205,11 @@ StepForecast::Rank continued(const StepForecast::Rank& first, const StepForecast
 
 }  // namespace
 
+bool tell_all(PipelineOrder order, std::span<const int64_t> stage_layers) {
+  const auto [least, most] = std::ranges::minmax(stage_layers);
+  return most - least <= 1 || order == PipelineOrder::kBreadthFirst;
+}
+
 bool has_alike_layers(const ModelShape& model) {
   const auto moe = std::count(model.is_moe.begin(), model.is_moe.end(), uint8_t{1});
   return model.conv_layers() == 0 && 8 * (model.num_layers() - moe) <= model.num_layers();
@@ -145,9 +225,12 @@ ModelSizes with_layers(ModelSizes model, int64_t layers) {
   return model;
 }
 
-FewLayers few_layers(int64_t stages) {
-  const int64_t of_stage = stages == 1 ? 2 : 1;
-  return {stages * of_stage, 2 * stages * of_stage};
+std::vector<int64_t> few_layers(std::span<const int64_t> whole) {
+  if (whole.size() == 1) return {2};
+  const int64_t least = *std::min_element(whole.begin(), whole.end());
+  std::vector<int64_t> few;
+  for (const int64_t layers : whole) few.push_back((2 * layers + least) / (2 * least));
+  return few;
 }
 
 void offload_alike(const ModelShape& model, RunConfig& config) {
@@ -170,9 +253,9 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
                                           const ClusterSheet& cluster,
                                           std::vector<PlannedRun> whole,
                                           const CoarseLimits& limits) {
-  const int64_t stages = configs.front().stages();
-  const int64_t layers = stages * div_ceil(model.shape.num_layers(), stages);
-  const FewLayers few = few_layers(stages);
+  const Stages stages = whole.front().shape.stages;
+  const std::vector<int64_t> counts = stages.layer_counts(model.shape.num_layers());
+  const StageLayers fewest{few_layers(counts), counts};
   std::vector<RankNeed> needs;
   bool fits = true, stays = true;
   for (const PlannedRun& run : whole) {
@@ -184,33 +267,13 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
   }
   if (!fits) return forecast_ranks(model, configs, cluster, std::move(whole), limits);
   for (RankNeed& need : needs) need.all_stays = stays;
-  const auto forecast = [&](int64_t count) -> Result<RanksForecast> {
-    const ModelSizes few_model = with_layers(model, count);
-    const double share = static_cast<double>(count) / static_cast<double>(layers);
-    std::vector<RunConfig> fewer(configs.begin(), configs.end());
-    for (size_t r = 0; r < fewer.size(); ++r) {
-      offload_alike(model.shape, fewer[r]);
-      // Rows travel in as many waves as among all layers, whose groups the least has no room for.
-      fewer[r].plan.group_blocks = whole[r].shape.group_blocks;
-    }
-    ASSIGN_OR_RETURN(const std::vector<PlannedRun> planned,
-                     planned_ranks(few_model, fewer, cluster));
-    for (size_t r = 0; r < fewer.size(); ++r) {
-      const RankNeed need{planned[r], least_memory(planned[r]), stays};
-      fewer[r].memory = memory_for(share, configs[r].memory, needs[r], need);
-    }
-    CoarseLimits coarse = limits;
-    const auto of_layers = [&](int64_t limit) {
-      return std::max<int64_t>(1, limit * count / layers);
-    };
-    coarse.expert_records = of_layers(limits.expert_records);
-    coarse.blocks = of_layers(limits.blocks);
-    return forecast_ranks(few_model, fewer, cluster, coarse);
-  };
-  ASSIGN_OR_RETURN(const RanksForecast first, forecast(few.fewer));
-  ASSIGN_OR_RETURN(RanksForecast all, forecast(few.more));
-  const Line line{static_cast<double>(layers - few.fewer) /
-                  static_cast<double>(few.more - few.fewer)};
+  ASSIGN_OR_RETURN(const RanksForecast first,
+                   forecast_with(fewest, model, configs, cluster, needs, limits));
+  ASSIGN_OR_RETURN(RanksForecast all,
+                   forecast_with(fewest.twice(), model, configs, cluster, needs, limits));
+  const double few_s = longest(fewest.few, stages.speeds);
+  const Line line{(longest(fewest.whole, stages.speeds) - few_s) / few_s};
+  all.stage_layers = counts;
   all.step.forward = continued(first.step.forward, all.step.forward, line);
   all.step.backward = continued(first.step.backward, all.step.backward, line);
   const auto sequences = static_cast<double>(all.tokens / configs.front().data.sequence_len);
@@ -218,10 +281,13 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
       model_flops(model_cost(model.shape).take(), configs.front().data.sequence_len, sequences);
   for (size_t r = 0; r < whole.size(); ++r) {
     const MemoryBudget& budget = whole[r].budget;
+    const LayerCounts of_rank = fewest.of_rank(needs[r].run.shape);
+    const Line further{static_cast<double>(of_rank.whole - of_rank.few) /
+                       static_cast<double>(of_rank.few)};
     all.budgets[r] = {budget.device_bytes.least(), budget.host_bytes};
-    all.store_bytes[r] = line(first.store_bytes[r], all.store_bytes[r]);
+    all.store_bytes[r] = further(first.store_bytes[r], all.store_bytes[r]);
     StepForecast::Rank& rank = all.step.ranks[r];
-    rank = continued(first.step.ranks[r], rank, line);
+    rank = continued(first.step.ranks[r], rank, further);
     rank.least = needs[r].least;
     // The line does not know where the budget ends.
     rank.device_bytes = std::min(rank.device_bytes, budget.device_bytes.most());

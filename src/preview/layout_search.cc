@@ -1,6 +1,7 @@
 #include "preview/layout_search.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -26,14 +27,22 @@ int64_t parcels(int64_t layers, const RunConfig& config) {
   return layers * config.train.chunks * config.num_devices() * of_device;
 }
 
+// The layers of both runs with few, where stages have so many.
+int64_t layers_of_both(std::span<const int64_t> whole) {
+  const std::vector<int64_t> few = few_layers(whole);
+  return 3 * std::accumulate(few.begin(), few.end(), int64_t{0});
+}
+// The same before it is planned how unequal stages are.
+int64_t layers_of_both(const RunConfig& config) {
+  return layers_of_both(std::vector<int64_t>(static_cast<size_t>(config.stages()), 1));
+}
+
 bool by_few_layers(const ModelShape& model, const RunConfig& config) {
-  const FewLayers few = few_layers(config.stages());
   return parcels(model.num_layers(), config) > kFewParcels &&
-         few.more + few.fewer < model.num_layers() && has_alike_layers(model);
+         layers_of_both(config) < model.num_layers() && has_alike_layers(model);
 }
 int64_t simulated_layers(const ModelShape& model, const RunConfig& config) {
-  const FewLayers few = few_layers(config.stages());
-  return by_few_layers(model, config) ? few.more + few.fewer : model.num_layers();
+  return by_few_layers(model, config) ? layers_of_both(config) : model.num_layers();
 }
 
 // Few layers tell what zebra in stages takes for the fewest chunks, breadth-first; in other orders,
@@ -185,6 +194,11 @@ std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
   if (layout.ok() || layout.status().code() != Exit::kUsage) ++found_.tried;
   if (!layout.ok()) return {};
   const RunConfig &own = own_.front(), &config = layout->configs.front();
+  if (layout->few_layers && !tell_all(config.parallel.order, layout->forecast.stage_layers)) {
+    --found_.tried;
+    ++found_.too_large;
+    return {};
+  }
   // auto is experts without a profile.
   layout->as_it_is = own.zebra() == config.zebra() && own.stages() == config.stages() &&
                      own.copies() == config.copies() && own.train.chunks == config.train.chunks &&
@@ -402,7 +416,12 @@ std::string SearchedLayout::section() const {
 Result<SearchedLayout> forecast_layout(const ModelSizes& model, std::vector<RunConfig> configs,
                                        const ClusterSheet& cluster, const CoarseLimits& limits) {
   ASSIGN_OR_RETURN(std::vector<PlannedRun> planned, planned_ranks(model, configs, cluster));
-  const bool few = by_few_layers(model.shape, configs.front());
+  const int64_t layers = model.shape.num_layers();
+  const std::vector<int64_t> counts = planned.front().shape.stages.layer_counts(layers);
+  // What few do not tell is simulated whole, if it is not too large.
+  const bool few = by_few_layers(model.shape, configs.front()) && layers_of_both(counts) < layers &&
+                   (tell_all(configs.front().parallel.order, counts) ||
+                    parcels(layers, configs.front()) > kMostParcels);
   if (configs.front().zebra()) {
     const bool open = configs.front().auto_offloaded();
     for (RunConfig& config : configs) write_zebra(planned.front().shape, config);

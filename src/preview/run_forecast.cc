@@ -301,6 +301,7 @@ Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const Ru
   forecast.tokens = config.train.tokens_per_step;
   forecast.flops = model_flops(cost, config.data.sequence_len,
                                static_cast<double>(forecast.tokens / config.data.sequence_len));
+  forecast.stage_layers = planned.front().shape.stages.layer_counts(model.shape.num_layers());
   std::vector<PlannedRank> ranks;
   for (size_t r = 0; r < planned.size(); ++r) {
     const MachineSheet& sheet = cluster.nodes[r];

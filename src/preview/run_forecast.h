@@ -66,6 +66,7 @@ struct RanksForecast {
   double flops = 0, peak_flops_per_s = 0;  // as RunForecast's, of all nodes
   std::vector<LeastMemory> budgets;        // [rank] of its fullest device and of the host
   std::vector<int64_t> store_bytes;        // [rank] of its page files
+  std::vector<int64_t> stage_layers;       // [stage] how many it has
   StepForecast step;
 
   double tokens_per_s() const { return static_cast<double>(tokens) / step.step_s(); }

@@ -42,6 +42,7 @@ RunSetup run_setup(const RunConfig& config) {
   setup.shares = config.parallel.shares;
   setup.stages = config.stages();
   setup.pipeline_order = config.parallel.order;
+  setup.stage_layers = config.stage_layers;
   setup.copies = config.copies();
   setup.deal_attention(config.attention_devices(std::ssize(setup.devices)));
   setup.zebra = config.zebra();

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <vector>
 
+#include "base/bytes.h"
 #include "cli/sheet_file.h"
 #include "preview/zebra_choice.h"
 #include "tests/preview/published_configs.h"
@@ -47,7 +49,7 @@ std::vector<RunConfig> configs_of(const Case& c, const ClusterSheet& cluster) {
   RunConfig config;
   config.total_devices = devices_of_nodes(config, cluster);
   config.data.sequence_len = config.train.micro_batch_tokens = 4096;
-  config.train.shards = config.total_devices / c.stages;
+  config.train.shards = div_ceil(config.total_devices, c.stages);
   config.train.chunks = c.chunks;
   config.train.tokens_per_step = 2 * c.chunks * config.train.shards * 4096;
   config.train.save_steps = 0;
@@ -96,7 +98,12 @@ TEST(FewLayers, TakeTheStepOfAll) {
                         {2, 4, 1, 4, kBreadthFirst, "auto", 2, true},
                         {2, 2, 2, 4, kBreadthFirst, "auto", 1, true},
                         {4, 2, 4, 8, kBreadthFirst, "auto", 1, true},
-                        {4, 2, 2, 4, kBreadthFirst, "auto", 2, true}};
+                        {4, 2, 2, 4, kBreadthFirst, "auto", 2, true},
+                        // Stages of two devices and of one, and of three and two.
+                        {3, 1, 2, 4},
+                        {3, 1, 2, 8, kBreadthFirst, "18GiB"},
+                        {5, 1, 2, 4},
+                        {5, 1, 2, 4, kBreadthFirst, "auto", 1, true}};
   const ModelSizes model = model_of(16, 32);
   ASSERT_TRUE(has_alike_layers(model.shape));
   for (const Case& c : cases) {
@@ -111,6 +118,7 @@ TEST(FewLayers, TakeTheStepOfAll) {
     std::printf("%s: all layers %.4f s, few %.4f s, %.3f\n", c.text().c_str(), all->step.step_s(),
                 few->step.step_s(), ratio);
     EXPECT_NEAR(ratio, 1, c.zebra && c.stages > 2 ? 0.03 : 0.02);
+    EXPECT_EQ(few->stage_layers, all->stage_layers);
     EXPECT_EQ(few->tokens, all->tokens);
     EXPECT_DOUBLE_EQ(few->flops, all->flops);
     EXPECT_DOUBLE_EQ(few->peak_flops_per_s, all->peak_flops_per_s);
@@ -153,10 +161,26 @@ TEST(FewLayers, AreAlikeWithFewDenseOnes) {
   convolves.shape.is_conv.assign(16, 0);
   convolves.shape.is_conv[3] = 1;
   EXPECT_FALSE(has_alike_layers(convolves.shape));
-  EXPECT_EQ(few_layers(1).fewer, 2);
-  EXPECT_EQ(few_layers(1).more, 4);
-  EXPECT_EQ(few_layers(4).fewer, 4);
-  EXPECT_EQ(few_layers(4).more, 8);
+}
+
+TEST(FewLayers, AreInTheRatioOfAll) {
+  using Layers = std::vector<int64_t>;
+  EXPECT_EQ(few_layers(Layers{48}), Layers{2});
+  EXPECT_EQ(few_layers(Layers{12, 12, 12, 12}), (Layers{1, 1, 1, 1}));
+  EXPECT_EQ(few_layers(Layers{6, 6, 5, 5}), (Layers{1, 1, 1, 1}));
+  EXPECT_EQ(few_layers(Layers{11, 5}), (Layers{2, 1}));
+  EXPECT_EQ(few_layers(Layers{10, 4, 7}), (Layers{3, 1, 2}));  // 2.5 and 1.75
+  EXPECT_EQ(few_layers(Layers{7, 5}), (Layers{1, 1}));
+}
+
+TEST(FewLayers, TellAllOfEqualStagesOrInTurns) {
+  using Layers = std::vector<int64_t>;
+  for (const auto order : {PipelineOrder::kGpipe, PipelineOrder::kOneForwardOneBackward}) {
+    EXPECT_TRUE(tell_all(order, Layers{48}));
+    EXPECT_TRUE(tell_all(order, Layers{6, 6, 5, 5}));
+    EXPECT_FALSE(tell_all(order, Layers{7, 5}));
+  }
+  EXPECT_TRUE(tell_all(PipelineOrder::kBreadthFirst, Layers{7, 5}));
 }
 
 }  // namespace

@@ -140,6 +140,9 @@ TEST(StageLayers, PlannedAreThoseOfRanks) {
     EXPECT_EQ((*planned)[r].shape.stages.layers, run[r].layers);
     EXPECT_EQ(run[r].layer_counts(kLayers), (Layers{8, 4}));
   }
+  auto forecast = forecast_ranks(model(), configs, cluster, kFinePlan);
+  ASSERT_TRUE(forecast.ok()) << forecast.status().message();
+  EXPECT_EQ(forecast->stage_layers, (Layers{8, 4}));
 }
 
 // A whole CPU is as fast as its machine has cores.
