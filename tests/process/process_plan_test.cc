@@ -307,6 +307,39 @@ TEST_F(PlanTest, SearchesClusters) {
   }
 }
 
+// Three layers of a device take as long as one of another that is a third as fast. Of nodes of
+// equal devices each has half of the layers.
+TEST_F(PlanTest, TellsHowManyLayersAStageHas) {
+  put_file(dir_.file("config.json"), kSmallMixtral);
+  const Words run = {"--model.path",
+                     dir_.file("config.json"),
+                     "--parallel.layout",
+                     "pipeline",
+                     "--train.tokens_per_step",
+                     "16384",
+                     "--train.micro_batch_tokens",
+                     "2048",
+                     "--train.chunks",
+                     "4",
+                     "--train.save_steps",
+                     "0"};
+  const std::string node = configs("machines/cpu-2-cores.toml");
+  const ProcessResult alone =
+      plan(run + Words{"--machine", node, "--train.devices", "cpu/8,cpu/24"});
+  EXPECT_EQ(alone.code, 0) << alone.err;
+  for (const char* word : {"0: attends to 8 of 8 microbatches in 3 of 4 layers, home of 8 of 8",
+                           "1: attends to 8 of 8 microbatches in 1 of 4 layers, home of 8 of 8"}) {
+    EXPECT_NE(alone.out.find(word), std::string::npos) << word << "\n" << alone.out;
+  }
+  const Words two = run + Words{"--cluster", two_nodes("6.0")};
+  const ProcessResult cluster = plan(two);
+  EXPECT_EQ(cluster.code, 0) << cluster.err;
+  EXPECT_NE(cluster.out.find("layers of stages: 2, 2\n"), std::string::npos) << cluster.out;
+  const nlohmann::json json =
+      nlohmann::json::parse(plan(two + Words{"--json"}).out, nullptr, false);
+  EXPECT_EQ(json.at("as_train").at("stage_layers"), (std::vector<int64_t>{2, 2}));
+}
+
 // On nodes of two kinds the layouts are those of equal nodes, and one in which the V100, slow at
 // attention, do not attend is the best. It is the one on the page.
 TEST_F(PlanTest, OnTwoKindsOfNodesTheBestLayoutIsPlanned) {

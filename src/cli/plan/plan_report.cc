@@ -103,6 +103,15 @@ std::string busy_text(const PlanReport& r, size_t first, size_t end) {
   return (from == to ? to : from + " to " + to) + " %";
 }
 
+// "attends to 8 of 8 microbatches in 11 of 16 layers", without the layers where it has all.
+std::string attends_text(const PlanReport& r, const RunForecast::DeviceWork& work) {
+  const int64_t layers = r.model.shape.num_layers();
+  const std::string text = strf("attends to %lld of %lld microbatches",
+                                (long long)work.microbatches, (long long)r.config.micro_batches());
+  if (work.layers == layers) return text;
+  return text + strf(" in %lld of %lld layers", (long long)work.layers, (long long)layers);
+}
+
 // What each of several devices does; neighbours that do the same are one line.
 std::string devices_text(const PlanReport& r) {
   const auto& devices = r.plan.devices;
@@ -117,10 +126,8 @@ std::string devices_text(const PlanReport& r) {
     text += line_of(
         d == 0 ? "devices" : "",
         idle ? which + ": no work; there are fewer shards and experts than devices"
-             : strf("%s: attends to %lld of %lld microbatches, home of %lld of %lld experts of a "
-                    "layer, computes %s of the step",
-                    which.c_str(), (long long)work.microbatches,
-                    (long long)r.config.micro_batches(), (long long)work.experts,
+             : strf("%s: %s, home of %lld of %lld experts of a layer, computes %s of the step",
+                    which.c_str(), attends_text(r, work).c_str(), (long long)work.experts,
                     (long long)r.model.shape.num_experts, busy_text(r, d, end).c_str()));
     d = end;
   }

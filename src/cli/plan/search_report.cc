@@ -76,6 +76,16 @@ std::string rank_text(const RanksForecast& run, size_t rank) {
       format_decimal_bytes(static_cast<double>(r.sent_bytes)).c_str());
 }
 
+// "layers of stages: 11, 5"; empty without stages.
+std::string stages_text(const RanksForecast& run) {
+  if (run.stage_layers.size() < 2) return "";
+  std::string text;
+  for (const int64_t layers : run.stage_layers) {
+    text += (text.empty() ? "" : ", ") + std::to_string(layers);
+  }
+  return "          layers of stages: " + text + "\n";
+}
+
 // What is busy in a step, and what each rank has and does.
 std::string ranks_text(const RanksForecast& run) {
   const StepForecast& step = run.step;
@@ -86,7 +96,7 @@ std::string ranks_text(const RanksForecast& run) {
     text +=
         strf(" %s %.0f %%", resource_name(resource), 100 * step.busy_s(resource) / step.step_s());
   }
-  text += " busy\n";
+  text += " busy\n" + stages_text(run);
   for (size_t first = 0; first < step.ranks.size();) {
     size_t end = first + 1;
     while (end < step.ranks.size() && rank_text(run, end) == rank_text(run, first)) ++end;
@@ -204,7 +214,8 @@ Json ranks_json(const RanksForecast& run) {
   Json json = {{"step_s", run.step.step_s()},
                {"tokens_per_s", run.tokens_per_s()},
                {"mfu", run.mfu()},
-               {"bottleneck", resource_name(run.step.bottleneck())}};
+               {"bottleneck", resource_name(run.step.bottleneck())},
+               {"stage_layers", run.stage_layers}};
   for (int i = 0; i < kResources; ++i) {
     const auto resource = static_cast<Resource>(i);
     json["busy_s"][resource_name(resource)] = run.step.busy_s(resource);
