@@ -108,7 +108,7 @@ void copy_layer(const RunShape& shape, int64_t layer, RunShape& brief) {
 }
 
 // Two layers of each kind in each stage; the last one, behind which the head is; and with several
-// ranks those whose dense records are at home on the rank, one of each kind for each device, and
+// devices those whose dense records are at home on the rank, one of each kind for each device, and
 // two in all.
 std::vector<int64_t> brief_layers(const RunShape& shape) {
   const DeviceRange own = shape.own_devices();
@@ -120,7 +120,7 @@ std::vector<int64_t> brief_layers(const RunShape& shape) {
     const bool moe = shape.is_moe[static_cast<size_t>(l)] != 0;
     const auto dense = static_cast<size_t>(shape.layer_record[static_cast<size_t>(l)]);
     const int home = shape.records[dense].device;
-    const bool here = shape.ranks() > 1 && own.contains(home);
+    const bool here = shape.devices > 1 && own.contains(home);
     const bool first = ++seen[{shape.stage_of(l), moe}] <= 2;
     const bool of_home = here && (homes.insert({home, moe}).second || at_home[moe] < 2);
     const bool last = shape.stages.several() && l + 1 == shape.num_layers;
