@@ -107,6 +107,15 @@ void copy_layer(const RunShape& shape, int64_t layer, RunShape& brief) {
   }
 }
 
+// Microbatches of a cell of the sums by shards: a rank that has one cell alone may have buffers of
+// two microbatches on their way, up and down, which its host has a slot each for.
+int64_t microbatches_of_cell(const RunShape& shape, const SumShape& sums) {
+  const DeviceRange own = shape.own_devices();
+  const int64_t shards = std::count_if(shape.shard_device.begin(), shape.shard_device.end(),
+                                       [&](int device) { return own.contains(device); });
+  return sums.chunks * shards == 1 ? 2 : 1;
+}
+
 // Two layers of each kind in each stage; the last one, behind which the head is; and with several
 // devices those whose dense records are at home on the rank, one of each kind for each device, and
 // two in all.
@@ -211,8 +220,9 @@ RunShape brief_shape(const RunShape& shape) {
   if (shape.rounds() > 1) brief.sums.chunks = std::min<int64_t>(2, shape.sums.chunks);
   // Every device that attends keeps a shard, and an expert its sums.
   const bool by_shards = shape.devices > 1 || shape.sums.expert_shards > 1;
-  const int64_t fewest =
-      by_shards ? std::max<int64_t>(2, brief.sums.chunks * shape.sums.shards) : 2;
+  const int64_t by_cells =
+      brief.sums.chunks * shape.sums.shards * microbatches_of_cell(shape, brief.sums);
+  const int64_t fewest = by_shards ? std::max<int64_t>(2, by_cells) : 2;
   brief.set_microbatches(std::min(fewest, shape.microbatches));
   if (shape.stages.chunk_by_chunk()) return brief;
   brief.is_moe.clear();

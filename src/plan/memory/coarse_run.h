@@ -40,9 +40,9 @@ Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in
 RunShape coarse_shape(const RunShape& shape, const Coarseness& coarseness);
 
 // The run cut down to about two layers of each kind in each stage, and at most two microbatches, or
-// with several devices as many as the sums of two chunks divide. A step of it needs as much memory
-// as one of the run. Stages that take chunk by chunk have all their layers, whose sums wait side by
-// side.
+// with several devices as many as the sums of two chunks divide, twice as many for a rank that has
+// one of these alone. A step of it needs as much memory as one of the run. Stages that take chunk
+// by chunk have all their layers, whose sums wait side by side.
 RunShape brief_shape(const RunShape& shape);
 
 }  // namespace pagoda

@@ -249,7 +249,7 @@ void expect_brief_needs(RunShape shape, CutRuns& cut) {
 // Whatever the layers, stages, copies, chunks, devices and ranks.
 TEST(CoarseRun, BriefOnesOfManyLayersNeedAsMuchMemory) {
   CutRuns cut;
-  for (uint32_t seed = 1; seed <= 160; ++seed) {
+  for (uint32_t seed = 1; seed <= 640; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     expect_brief_needs(random_run(random, 2), cut);
@@ -259,11 +259,22 @@ TEST(CoarseRun, BriefOnesOfManyLayersNeedAsMuchMemory) {
   EXPECT_GT(cut.of_copies, 5);
 }
 
+// A rank with one shard has buffers of several microbatches all the same.
+TEST(CoarseRun, BriefOnesOfOneShardPassTwoMicrobatches) {
+  CutRuns cut;
+  for (const int64_t microbatches : {2, 4, 6}) {
+    SCOPED_TRACE(testing::Message() << microbatches << " microbatches");
+    RunShape shape = on_devices(shape_of(model(3, 8), microbatches), 2);
+    shape.device_rank = {0, 1};
+    expect_brief_needs(std::move(shape), cut);
+  }
+}
+
 // So do those of four chunks in zebra's order, whose rows stay on their devices: each has them of
 // its own stage's layers.
 TEST(CoarseRun, BriefOnesOfZebraKeepAsManyRows) {
   CutRuns cut;
-  for (uint32_t seed = 1; seed <= 160; ++seed) {
+  for (uint32_t seed = 1; seed <= 320; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     RunShape shape = random_run(random, 1);
