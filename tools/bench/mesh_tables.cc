@@ -181,7 +181,9 @@ void race_groups(RaceSetting& setting, const DevicePair& pair, bool long_rows, s
   using enum PipelineOrder;
   const Throttle slow = long_rows ? pair.slower_long : pair.slower_short;
   const Devices fast(faster, pair.faster), others(slower, slow);
-  LayoutRace race = setting.race(trained(setting, kSmall, 6, long_rows ? 384 : 64), 1);
+  TrainedStep step = trained(setting, kSmall, 6, long_rows ? 384 : 64);
+  step.width = 2;
+  LayoutRace race = setting.race(step, 1);
   std::vector<Layout> layouts = {race.plan_zebra(disaggregated("zebra", fast, others), true)};
   Devices all = fast;
   all.insert(all.end(), others.begin(), others.end());
