@@ -161,7 +161,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   for (SlotClass& c : slots) c.device_slots.assign(own.count, 0);
   SteadyRun run(&plan, SteadyRun::Tokens::kOne);
   run.foresee_nothing();
-  run.step([](const StepPiece&) {});
+  run.skip_first();
   std::vector<PageUse> together;
   std::vector<uint8_t> used(slots.size(), 0);  // [class] on any rank: rows may take any way
   run.step([&](const StepPiece& piece) {

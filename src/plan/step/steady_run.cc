@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "plan/step/pinning.h"
 
 namespace pagoda {
@@ -45,7 +46,7 @@ SteadyRun::SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* foreca
 
 void SteadyRun::Gradients::account(const TaskList& tasks) {
   for (const Task& task : tasks) {
-    if (task.kind == TaskKind::kGradient) waits_[task.record] = 1;
+    if (task.kind == TaskKind::kGradient) make(task.record);
     if (task.kind == TaskKind::kAdam) waits_[task.record] = 0;
   }
 }
@@ -57,6 +58,20 @@ void SteadyRun::pin(const std::vector<SlotClass>& classes, double share) {
     loads[l] = tokens_per_expert(layer_routing(routing_, l));
   }
   pinned_ = pinned_weights(plan_.shape(), plan_.pages(), classes, loads, share);
+}
+
+// The step leaves a gradient of each record that trains, which waits unless the step applies it as
+// well. Copies of weights are good until an update.
+void SteadyRun::skip_first() {
+  CHECK(forecast_ == nullptr);
+  const RunShape& shape = plan_.shape();
+  const bool training = plan_.options().training;
+  const bool waits = !shape.eager_adam && !shape.options.optimizer_at_end;
+  for (int64_t r = 0; r < std::ssize(shape.records); ++r) {
+    const bool trains = training && shape.trains(r);
+    if (trains && waits) gradients_.make(r);
+    copies_.set_good(r, !trains || waits);
+  }
 }
 
 void SteadyRun::step(const Visit& visit) {

@@ -38,6 +38,9 @@ class SteadyRun {
   void pin(const std::vector<SlotClass>& classes, double share);
   // For those who read the tasks alone: what a residency should foresee is not in the pieces.
   void foresee_nothing() { foresees_ = false; }
+  // Goes on as if the first step had been run, which would take as long as any. REQUIRES: none was
+  // run, and there is no forecast.
+  void skip_first();
   // Runs the next step. The first has nothing to update yet; the steps after it are all alike.
   void step(const Visit& visit);
   // Applies the pending updates, as before a checkpoint.
@@ -52,6 +55,7 @@ class SteadyRun {
     bool has_gradient(int64_t record) const override { return waits_[record] > 0; }
     bool overdue(int64_t) const override { return false; }
     void account(const TaskList& tasks);
+    void make(int64_t record) { waits_[record] = 1; }
 
    private:
     std::vector<int64_t> waits_;  // 1: the gradient waits for its update

@@ -21,6 +21,7 @@ class WeightCopies {
 
   // Whether the rank, which is not the record's home, has its newest weights.
   bool is_good(int64_t record, int rank) const { return good_[place(record, rank)] != 0; }
+  void set_good(int64_t record, bool good);  // on all ranks
   // Call for the tasks of all ranks, in their order.
   void account(const TaskList& tasks);
 

@@ -116,6 +116,62 @@ TEST(SteadyRun, KnowsPinnedAndPaddedExperts) {
   }
 }
 
+struct Pieces {
+  std::vector<StepPiece> pieces;
+  void step(SteadyRun& run) {
+    pieces.clear();
+    run.step([this](const StepPiece& piece) { pieces.push_back(piece); });
+  }
+};
+
+// Pieces of a run that skips its first step are those of one that does not.
+TEST(SteadyRun, SkipsItsFirstStep) {
+  int64_t sent = 0, updated = 0, with_copies = 0;
+  for (uint32_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const int devices = 1 + static_cast<int>(random() % 4);
+    RunShape shape = random_shape(random, devices, {.most = 2});
+    const int ranks = 1 + static_cast<int>(random() % std::min(3, devices));
+    if (ranks > 1) divide_into_ranks(random, ranks, shape);
+    shape.rank = static_cast<int>(random() % ranks);
+    shape.eager_adam = random() % 2 == 0;
+    shape.options.optimizer_at_end = random() % 3 == 0;
+    const bool trains = random() % 4 != 0;
+    for (RecordShape& record : shape.records) {
+      if (random() % 4 == 0) record.frozen_elements = record.num_elements;
+    }
+    if (shape.sums.shards > 1 && devices / shape.stages.count > 1 && random() % 2 == 0) {
+      shape.sums.expert_shards = shape.sums.shards;
+      divide_into_copies(2, shape);
+      ++with_copies;
+    }
+    const StepPlan plan(shape, PageTable(shape), {.training = trains});
+    SteadyRun whole(&plan, SteadyRun::Tokens::kOne), cut(&plan, SteadyRun::Tokens::kOne);
+    Pieces expected, got;
+    expected.step(whole);
+    cut.skip_first();
+    for (int step = 0; step < 2; ++step) {
+      expected.step(whole);
+      got.step(cut);
+      ASSERT_EQ(got.pieces.size(), expected.pieces.size());
+      for (size_t i = 0; i < got.pieces.size(); ++i) {
+        ASSERT_EQ(got.pieces[i].tasks, expected.pieces[i].tasks) << i;
+        ASSERT_EQ(got.pieces[i].others, expected.pieces[i].others) << i;
+      }
+    }
+    for (const StepPiece& piece : got.pieces) {
+      for (const Task& task : piece.all_tasks()) {
+        sent += task.kind == TaskKind::kSendPage;
+        updated += task.kind == TaskKind::kAdam;
+      }
+    }
+  }
+  EXPECT_GT(sent, 100);
+  EXPECT_GT(updated, 100);
+  EXPECT_GT(with_copies, 10);
+}
+
 int64_t layer_buffers_bytes(const PageTable& pages) {
   int64_t bytes = 0;
   for (const PageTable::Class& c : pages.classes) {
