@@ -128,7 +128,7 @@ void race_meshes(RaceSetting& setting, const Experts& experts, double exchange) 
     race.add(layout);
   }
   setting.run(race);
-  std::printf("\nMeshes of %s, %s, 4 layers, %s\n", "cpu/8*4", experts.name,
+  std::printf("\nMeshes of cpu/8*4, %s, %s\n", experts.name,
               exchange > 0 ? strf("wires of %.1f MB/s", 1e-6 * wire.bytes_per_s).c_str()
                            : "wires as fast as memory");
   print_race(setting, race, names_of_all(layouts), kAlone);
@@ -175,7 +175,8 @@ void layers(RaceSetting& setting) {
       "expert parallelism with slow all-to-alls.\n");
 }
 
-// `count` pairs of a faster and a slower device, or, of one, with two slower ones.
+// Zebra on so many devices of a pair's two kinds against pipelines of layers. With as many of each,
+// a stage has those of a kind, a copy for each of them; else each device is a stage.
 void race_groups(RaceSetting& setting, const DevicePair& pair, bool long_rows, size_t faster,
                  size_t slower) {
   using enum PipelineOrder;
@@ -209,8 +210,8 @@ void race_groups(RaceSetting& setting, const DevicePair& pair, bool long_rows, s
   }
   for (const Layout& layout : layouts) race.add(layout);
   setting.run(race);
-  std::printf("\nGroups, %s: %s, rows of %lld tokens, %s, 6 layers\n", pair.name,
-              pagoda::names_of(all).c_str(), (long long)(long_rows ? 384 : 64), kSmall.name);
+  std::printf("\nGroups, %s: %s, rows of %lld tokens, %s\n", pair.name, names_of(all).c_str(),
+              (long long)(long_rows ? 384 : 64), kSmall.name);
   print_race(setting, race, names_of_all(layouts), "zebra");
   double measured = 1e9, simulated = 1e9;
   for (const Layout& layout : layouts) {

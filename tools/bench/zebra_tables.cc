@@ -9,11 +9,11 @@
 //             the sum of two runs on each kind alone, and DistEP, at short and long rows (Figures
 //             7, 11 and 12, Table 3)
 //   l40s_t4   the same (Figure 8)
-//   ratios   two faster devices and one to four slower ones (Figure 10)
-//   orders   all orders of a step timed; Theorem 1's, the five best and the best lags executed
-//   errors   simulated against executed zebra on drawn devices, lags, kept experts and wires
-//   choice   the layout that the simulator would choose against the fastest executed one
-//   spread   steps of shifting, skewed routing: standard deviation over mean
+//   ratios    two faster devices and one to four slower ones (Figure 10)
+//   orders    all orders of a step timed; Theorem 1's, the five best and the best lags executed
+//   errors    simulated against executed zebra on drawn devices, lags, kept experts and wires
+//   choice    the layout that the simulator would choose against the fastest executed one
+//   spread    steps of shifting, skewed routing: standard deviation over mean
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
