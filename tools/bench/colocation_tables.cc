@@ -383,8 +383,11 @@ int main(int argc, char** argv) {
       setting.rounds = setting.passes = 1;
     } else if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
       setting.rounds = std::max(1, std::atoi(argv[++i]));
-    } else {
+    } else if (argv[i][0] != '-') {
       directory = argv[i];
+    } else {
+      std::fprintf(stderr, "usage: colocation_tables [DIR] [--rounds N] [--tiny]\n");
+      return 2;
     }
   }
   setting.directory = directory + strf("/colocation-tables-%d", static_cast<int>(getpid()));

@@ -377,8 +377,14 @@ int main(int argc, char** argv) {
   int rounds = 3;
   bool tiny = false;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--tiny") == 0) tiny = true;
-    if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) rounds = std::atoi(argv[++i]);
+    if (std::strcmp(argv[i], "--tiny") == 0) {
+      tiny = true;
+    } else if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
+      rounds = std::atoi(argv[++i]);
+    } else {
+      std::fprintf(stderr, "usage: exchange_tables [--rounds N] [--tiny]\n");
+      return 2;
+    }
   }
   if (tiny) rounds = 1;
   const RoutingTrace trace = golden_routing();

@@ -197,8 +197,11 @@ int main(int argc, char** argv) {
       only = argv[++i];
     } else if (std::strcmp(argv[i], "--steps") == 0 && i + 1 < argc) {
       setting.steps = std::max(1, std::atoi(argv[++i]));
-    } else {
+    } else if (argv[i][0] != '-') {
       directory = argv[i];
+    } else {
+      std::fprintf(stderr, "usage: pipeline_tables [DIR] [--only TABLES] [--steps N] [--tiny]\n");
+      return 2;
     }
   }
   setting.directory = directory + strf("/pipeline-tables-%d", static_cast<int>(getpid()));
