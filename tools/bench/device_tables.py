@@ -3,7 +3,7 @@
 devices that are slowed so that all of them fit on a few cores.
 
     python3 tools/bench/device_tables.py build/release/pagoda [TEXT] --dir DIR --raw FOLDER
-        [--tiny] [--rounds N]
+        [--small | --tiny] [--rounds N]
         [--only scaling,sums,shares,seats,ranks,weak,disk,most]
 
 TEXT is trained on; without it a text is made of which experts of random models get about equal
@@ -43,14 +43,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from pagoda_runs import (LAYERS, WARM_STEPS, Bench, Shape, budget, fail, largest, others_text,
-                         print_machine, print_rows, spread, write_even_text)
+from pagoda_runs import LAYERS, WARM_STEPS, Bench, Shape, budget, fail, largest, write_even_text
+from table_text import add_scales, others_text, print_machine, print_rows, spread
 
-SHAPES = {"full": Shape(256, 512, 2048, 128, 5, 3), "tiny": Shape(64, 96, 256, 16, 4, 1, tiny=True)}
+SHAPES = {"full": Shape(256, 512, 2048, 128, 5, 3), "small": Shape(128, 256, 1024, 128, 5, 3),
+          "tiny": Shape(64, 96, 256, 16, 4, 1, tiny=True)}
 SLOW = 12  # the slower of two unlike devices
 RATIOS = (1, 1.5, 2, 3, 4)
-EXPERTS = {"full": (8, 16, 32, 64), "tiny": (8,)}
-BUDGETS = {"full": ((64, 256), (128, 512), (256, 1024)), "tiny": ((8, 32),)}  # MiB: device, host
+EXPERTS = {"full": (8, 16, 32, 64), "small": (8, 32), "tiny": (8,)}
+# MiB: device, host
+BUDGETS = {"full": ((64, 256), (128, 512), (256, 1024)), "small": ((32, 128), (64, 256)),
+           "tiny": ((8, 32),)}
 
 
 def number(value):
@@ -343,7 +346,7 @@ def parse_arguments(description, tables):
     parser.add_argument("--raw", type=Path, required=True, help="keeps the metrics of every run")
     parser.add_argument("--rounds", type=int, help="in place of the scale's own")
     parser.add_argument("--only", default=",".join(tables), help="tables, separated by commas")
-    parser.add_argument("--tiny", action="store_true", help="tries the program, measures nothing")
+    add_scales(parser)
     arguments = parser.parse_args()
     unknown = set(arguments.only.split(",")) - set(tables)
     if unknown:
@@ -354,7 +357,7 @@ def parse_arguments(description, tables):
 def main(description=__doc__, tables=TABLES, of_processes=OF_PROCESSES):
     arguments = parse_arguments(description, tables)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the scratch folder is removed
-    scale = "tiny" if arguments.tiny else "full"
+    scale = arguments.scale
     shape = SHAPES[scale]
     if arguments.rounds:
         shape.rounds = arguments.rounds

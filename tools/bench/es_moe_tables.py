@@ -32,8 +32,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagoda_runs import (LAYERS, Bench, Shape, budget, fail, largest, median_interval, others_text,
-                         print_machine, print_rows, spread, write_even_text)
+from pagoda_runs import (LAYERS, Bench, Shape, budget, fail, largest, median_interval,
+                         write_even_text)
+from table_text import others_text, print_machine, print_rows, spread
 
 FULL = "full"
 WITHOUT = {

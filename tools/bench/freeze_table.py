@@ -21,8 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from pagoda_runs import (LAYERS, Bench, Shape, fail, others_text, print_machine, print_rows, spread,
-                         write_even_text)
+from pagoda_runs import LAYERS, Bench, Shape, fail, write_even_text
+from table_text import others_text, print_machine, print_rows, spread
 
 SHAPES = {"full": Shape(256, 512, 2048, 256, 9, 7), "tiny": Shape(64, 96, 256, 16, 4, 1)}
 EXPERTS = {"full": 48, "tiny": 8}

@@ -3,7 +3,7 @@
 so that all of them fit on a few cores.
 
     python3 tools/bench/hexa_tables.py build/release/pagoda --dir DIR --raw FOLDER
-        [--tiny] [--rounds N] [--only sharing,centric,speeds,ablation,homes]
+        [--small | --tiny] [--rounds N] [--only sharing,centric,speeds,ablation,homes]
 
   sharing   rows that travel to experts against experts' weights that travel to rows, on two
             processes of a device each, over tokens and experts per token: weights pay from so many
@@ -41,17 +41,20 @@ import statistics
 import string
 
 from device_tables import SLOW, main, number, of_ranks, resident, sent
-from pagoda_runs import budget, fail, print_rows, spread
+from pagoda_runs import budget, fail
+from table_text import print_rows, spread
 
-EXPERTS, FFN = 8, 128
-TOP_K = {"full": (1, 2, 3, 4), "tiny": (2,)}
-TOKENS = {"full": (1024, 2048, 4096), "tiny": (256,)}
-SHARING_TOP_K = {"full": (1, 2, 4), "tiny": (2,)}
-RATIOS = {"full": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])), "tiny": ((3, [1, 3]),)}
+EXPERTS = 8
+FFN = {"full": 128, "small": 64, "tiny": 128}
+TOP_K = {"full": (1, 2, 3, 4), "small": (1, 2, 3, 4), "tiny": (2,)}
+TOKENS = {"full": (1024, 2048, 4096), "small": (512, 1024, 2048), "tiny": (256,)}
+SHARING_TOP_K = {"full": (1, 2, 4), "small": (1, 2, 4), "tiny": (2,)}
+RATIOS = {"full": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])),
+          "small": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])), "tiny": ((3, [1, 3]),)}
 MODEL = {"parallel.sharing": "model"}
 HALVES = MODEL | {"parallel.hidden_shares": [1, 1]}
 WHOLE = "all of it"
-MOVED_RANKS = {"full": (2, 4), "tiny": (2,)}
+MOVED_RANKS = {"full": (2, 4), "small": (2, 4), "tiny": (2,)}
 MOVED_EXPERTS, MOVED_EVERY = 16, 6  # steps until homes move, and as many behind that
 
 
@@ -79,7 +82,7 @@ def sharing(bench, scale):
     rows = []
     for top_k in SHARING_TOP_K[scale]:
         bench.experts_per_token = top_k
-        model = bench.model(EXPERTS, FFN)
+        model = bench.model(EXPERTS, FFN[scale])
         for count in TOKENS[scale]:
             base = of_two(bench, model, "cpu/8", 2, count)
             race = bench.race(f"sharing-{top_k}-{count}",
@@ -91,8 +94,8 @@ def sharing(bench, scale):
                          f"{race.ratio('auto', 'rows'):.3f}", sent(race, "rows"),
                          sent(race, "data"), sent(race, "auto")])
     bench.experts_per_token = 2
-    print(f"Rows or weights, {EXPERTS} experts of {FFN} hidden units: weights have fewer bytes "
-          f"than more than {2.4 * FFN:.0f} rows of an expert and a device")
+    print(f"Rows or weights, {EXPERTS} experts of {FFN[scale]} hidden units: weights have fewer "
+          f"bytes than more than {2.4 * FFN[scale]:.0f} rows of an expert and a device")
     print_rows(["top", "tokens", "rows", "rows s/step", "data", "auto", "rows MiB sent", "data",
                 "auto"], rows)
 
@@ -108,7 +111,7 @@ def centric(bench, scale):
     rows = []
     for top_k in TOP_K[scale]:
         bench.experts_per_token = top_k
-        model = bench.model(EXPERTS, FFN)
+        model = bench.model(EXPERTS, FFN[scale])
         for count in TOKENS[scale]:
             base = of_two(bench, model, "cpu/8", 2, count)
             ways = {"data": base | {"parallel.sharing": "data"}, "model": base | HALVES}
@@ -121,14 +124,14 @@ def centric(bench, scale):
                          f"{planned['model'] / planned['data']:.3f}", f"{planned['data']:.3f}",
                          f"{planned['model']:.3f}", sent(race, "data"), sent(race, "model")])
     bench.experts_per_token = 2
-    print(f"Data- and model-centric, {EXPERTS} experts of {FFN} hidden units")
+    print(f"Data- and model-centric, {EXPERTS} experts of {FFN[scale]} hidden units")
     print_rows(["top", "tokens", "data s/step", "model s/step", "model/data", "planned",
                 "data planned s", "model planned s", "data MiB sent", "model"], rows)
 
 
 def speeds(bench, scale):
     rows, count = [], TOKENS[scale][-1]
-    model = bench.model(EXPERTS, FFN)
+    model = bench.model(EXPERTS, FFN[scale])
     for r, hidden in RATIOS[scale]:
         base = of_two(bench, model, f"cpu/{SLOW},cpu/{number(SLOW / r)}", 1, count)
         ways = {}
@@ -152,7 +155,7 @@ def speeds(bench, scale):
 def ablation(bench, scale):
     top_k, count = TOP_K[scale][-1], TOKENS[scale][-1]
     bench.experts_per_token = top_k
-    base = of_two(bench, bench.model(EXPERTS, FFN), "cpu/8", 2, count)
+    base = of_two(bench, bench.model(EXPERTS, FFN[scale]), "cpu/8", 2, count)
     whole, by_rows = base | {"parallel.sharing": "data"}, base | {"parallel.sharing": "rows"}
     variants = {WHOLE: whole,
                 "rows copied": whole | {"plan.in_place": "false"},
@@ -171,8 +174,8 @@ def ablation(bench, scale):
     if float(of_ranks(race, WHOLE, "in_place_row_bytes")) == 0:
         fail("no row was read in place")
     bench.experts_per_token = 2
-    print(f"Ablation (Figure 9): {EXPERTS} experts of {FFN} hidden units, top {top_k}, {count} "
-          f"tokens, {len(race.runs[WHOLE])} rounds")
+    print(f"Ablation (Figure 9): {EXPERTS} experts of {FFN[scale]} hidden units, top {top_k}, "
+          f"{count} tokens, {len(race.runs[WHOLE])} rounds")
     print_rows(["", "s/step [least .. most]", "x its time", "effect", "MiB sent a step",
                 "MiB of rows copied", "memory.device"],
                [[name, spread(race.seconds(name)), f"{race.ratio(name, WHOLE):.3f}",

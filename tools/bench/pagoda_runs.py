@@ -4,7 +4,6 @@ plans and metrics say. Standard library only."""
 import json
 import math
 import os
-import platform
 import random
 import re
 import resource
@@ -452,46 +451,3 @@ def section(toml, name):
     """A section of a file, or ""."""
     found = re.search(rf"(?ms)^\[{name}\]$.*?(?=^\[|\Z)", toml)
     return found.group(0) if found else ""
-
-
-def spread(seconds):
-    return f"{statistics.median(seconds):.3f} [{min(seconds):.3f} .. {max(seconds):.3f}]"
-
-
-def print_rows(header, rows):
-    widths = [max(len(str(row[i])) for row in [header] + rows) for i in range(len(header))]
-    for row in [header] + rows:
-        cells = [str(cell).ljust(width) if i == 0 else str(cell).rjust(width)
-                 for i, (cell, width) in enumerate(zip(row, widths))]
-        print("  ".join(cells).rstrip())
-
-
-def first_line(path, pattern):
-    found = re.search(pattern, Path(path).read_text(), re.MULTILINE)
-    return found.group(1) if found else "unknown"
-
-
-def commit():
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def print_machine(program, shape, name):
-    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    print(f"{version.strip()}, commit {commit()}")
-    print(f"{first_line('/proc/cpuinfo', '^model name.*: (.*)$')}, "
-          f"{len(os.sched_getaffinity(0))} cores, {memory_bytes / 2**30:.1f} GiB, Linux "
-          f"{platform.release()}, {time.strftime('%Y-%m-%d %H:%M')}")
-    print(f"{name}: medians of {shape.rounds} rounds, {shape.steps - WARM_STEPS} steps each "
-          f"after {WARM_STEPS}", flush=True)
-
-
-def others_text(bench):
-    if not bench.other_cores:
-        return ""
-    return (f"; others had {statistics.median(bench.other_cores):.1f} cores during a run, "
-            f"{max(bench.other_cores):.1f} at most")

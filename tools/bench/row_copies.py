@@ -3,7 +3,7 @@
 (HEXA-MoE 3.2, plan.in_place), on one CPU device with all its cores and room for everything.
 
     python3 tools/bench/row_copies.py build/release/pagoda --dir DIR --raw FOLDER
-        [--rounds N] [--tiny]
+        [--rounds N] [--small | --tiny]
 
 Both ways take turns on the same models and must give the same losses. Beside the ratio of their
 times stands what the copies cost by themselves: the share of a traced step of the copied way that
@@ -18,13 +18,16 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from pagoda_runs import (Bench, Shape, fail, others_text, print_machine, print_rows, spread,
-                         write_even_text)
+from pagoda_runs import Bench, Shape, fail, write_even_text
+from table_text import add_scales, others_text, print_machine, print_rows, spread
 
 TRACED_STEP = 5
 # hidden, ffn, experts
-MODELS = {"full": ((512, 128, 32), (512, 512, 32), (256, 1024, 8)), "tiny": ((64, 32, 8),)}
-TOP_K = {"full": (1, 2, 4, 8), "tiny": (1, 2)}
+MODELS = {"full": ((512, 128, 32), (512, 512, 32), (256, 1024, 8)),
+          "small": ((256, 64, 32), (256, 256, 32), (128, 512, 8)), "tiny": ((64, 32, 8),)}
+TOP_K = {"full": (1, 2, 4, 8), "small": (1, 2, 4, 8), "tiny": (1, 2)}
+SHAPES = {"full": Shape(512, 128, 4096, 512, 8, 3), "small": Shape(256, 64, 1024, 256, 8, 3),
+          "tiny": Shape(64, 32, 256, 64, 5, 1, tiny=True)}
 COPIED, IN_PLACE = "copied", "in place"
 
 
@@ -77,10 +80,10 @@ def main():
     parser.add_argument("--dir", type=Path, required=True, help="where models and runs may lie")
     parser.add_argument("--raw", type=Path, required=True, help="keeps the metrics of every run")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--tiny", action="store_true", help="tries the program, measures nothing")
+    add_scales(parser)
     arguments = parser.parse_args()
-    scale = "tiny" if arguments.tiny else "full"
-    shape = Shape(64, 32, 256, 64, 5, 1) if arguments.tiny else Shape(512, 128, 4096, 512, 8, 3)
+    scale = arguments.scale
+    shape = SHAPES[scale]
     if arguments.rounds:
         shape.rounds = arguments.rounds
     arguments.raw.mkdir(parents=True, exist_ok=True)
