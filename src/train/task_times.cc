@@ -35,6 +35,7 @@ void TaskTimes::end(Stream& s) {
     sample_device_[static_cast<size_t>(running->kind)].push_back(running->device);
     if (!running->computes) return;
     OfDevice& device = devices_[static_cast<size_t>(running->device)];
+    ++device.tasks;
     const bool forward = running->kind == TaskKind::kExpert;
     const bool of_experts = forward || running->kind == TaskKind::kExpertBackward;
     if (forward) device.expert_rows += running->rows;

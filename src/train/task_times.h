@@ -31,6 +31,7 @@ class TaskTimes {
   std::vector<CostSample> of(TaskKind kind, int device) const;
   // What one of the rank's devices computed, in both phases.
   struct OfDevice {
+    int64_t tasks = 0;
     int64_t expert_rows = 0;  // of its forward
     double experts_s = 0;
     double rest_s = 0;

@@ -154,8 +154,8 @@ void LayoutRace::draw_for(const std::string& name, BatchSource batches) {
   }
 }
 
-const LayoutRace::Reference& LayoutRace::reference(const std::vector<Throttle>& devices) {
-  for (const Reference& r : references_) {
+LayoutRace::Reference& LayoutRace::reference(const std::vector<Throttle>& devices) {
+  for (Reference& r : references_) {
     if (names_of(r.devices) == names_of(devices)) return r;
   }
   const Layout all = expert_parallel("reference", devices, ShareKind::kUniform);
@@ -173,19 +173,37 @@ void LayoutRace::measure(Reference& r) {
   if (r.devices.size() == 1) r.machine = measure_machine(*r.run, storage_, directory_);
   r.run->measure(r.devices.size() == 1 ? 1 : 4);
   if (r.devices.size() == 1) return fit_tasks(*r.run, r.machine);
-  r.tasks.assign(r.devices.size(), {});
-  for (size_t d = 0; d < r.devices.size(); ++d) {
-    for (int kind = 0; kind < kTaskKinds; ++kind) {
-      const auto task = static_cast<TaskKind>(kind);
-      r.tasks[d][static_cast<size_t>(kind)] =
-          fit_cost(r.run->times().of(task, static_cast<int>(d)), 1 / r.devices[d].of(task));
-    }
-  }
+  measure_costs(r);
   // A stream that waits for another device's sleeps meanwhile, and wakes late.
   r.wake_s = where_zero(kMostWake, [&](double seconds) {
     r.wake_s = seconds;
     return r.run->step_s() - r.run->simulate(profile_on(r.devices, {})).step_s;
   });
+}
+
+namespace {
+
+// What a device's stream does between one task and the next, on average.
+double between_s(const MeasuredRun& run, size_t device) {
+  const TaskTimes::OfDevice& of = run.times().devices()[device];
+  const double busy_s = run.busy_s()[device] * static_cast<double>(run.steps());
+  return std::max(0.0, busy_s - of.experts_s - of.rest_s) / static_cast<double>(of.tasks);
+}
+
+}  // namespace
+
+// A task's cost has what its stream does between it and the next, which takes as much longer.
+void LayoutRace::measure_costs(Reference& r) {
+  const TaskTimes& times = r.run->times();
+  r.tasks.assign(r.devices.size(), {});
+  for (size_t d = 0; d < r.devices.size(); ++d) {
+    for (int kind = 0; kind < kTaskKinds; ++kind) {
+      const auto task = static_cast<TaskKind>(kind);
+      std::vector<CostSample> samples = times.of(task, static_cast<int>(d));
+      for (CostSample& sample : samples) sample.seconds += between_s(*r.run, d);
+      r.tasks[d][static_cast<size_t>(kind)] = fit_cost(samples, 1 / r.devices[d].of(task));
+    }
+  }
 }
 
 bool LayoutRace::shared() const {
@@ -224,16 +242,40 @@ MachineProfile LayoutRace::profile_on(const std::vector<Throttle>& devices,
   return profile;
 }
 
-LayoutTimes LayoutRace::times_now(Entry& entry) {
+namespace {
+
+// How much longer attention took in these steps than by the profile. The work of a microbatch is
+// the same in every layout, so that this is how much slower the machine was.
+double slowness_in(const MeasuredRun& run, const MachineProfile& profile) {
+  double measured_s = 0, expected_s = 0;
+  for (size_t d = 0; d < profile.device_tasks.size(); ++d) {
+    for (const TaskKind kind : {TaskKind::kAttention, TaskKind::kAttentionBackward}) {
+      const Cost& cost = profile.device_tasks[d][static_cast<size_t>(kind)];
+      for (const CostSample& sample : run.times().of(kind, static_cast<int>(d))) {
+        measured_s += sample.seconds + between_s(run, d);
+        expected_s += cost.seconds(sample.units);
+      }
+    }
+  }
+  return measured_s / expected_s;
+}
+
+}  // namespace
+
+LayoutTimes LayoutRace::time_entry(Entry& entry) {
   const MeasuredRun& run = *entry.run;
-  const MachineProfile profile = profile_on(entry.layout.devices, entry.layout.wire);
+  MachineProfile profile = profile_on(entry.layout.devices, entry.layout.wire);
+  slowness_.push_back(slowness_in(run, profile));
+  for (TaskCosts& of_device : profile.device_tasks) {
+    for (Cost& cost : of_device) {
+      cost.fixed_s *= slowness_.back();
+      cost.unit_s *= slowness_.back();
+    }
+  }
   const MeasuredRun::Replayed replayed = run.simulate(profile);
   entry.step_seconds = run.step_seconds();
   entry.simulated_seconds = replayed.step_seconds;
-  // A planner has the first round's costs, before the others.
-  const double forecast_s = entry.rounds.empty() ? simulate_even(run.session(), profile).step_s
-                                                 : entry.rounds.front().forecast_s;
-  LayoutTimes times{run.step_s(), replayed.step_s, forecast_s};
+  LayoutTimes times{run.step_s(), replayed.step_s, entry.forecast_s};
   for (size_t d = 0; d < run.busy_s().size(); ++d) {
     times.busy.push_back(run.busy_s()[d] / run.step_s());
     times.simulated_busy.push_back(replayed.busy_s[d] / replayed.step_s);
@@ -245,10 +287,18 @@ LayoutTimes LayoutRace::times_now(Entry& entry) {
   return times;
 }
 
+void LayoutRace::forecast() {
+  for (Entry& entry : entries_) {
+    const MachineProfile profile = profile_on(entry.layout.devices, entry.layout.wire);
+    entry.forecast_s = simulate_even(entry.run->session(), profile).step_s;
+  }
+}
+
 void LayoutRace::run(int rounds, int most_repeats) {
   for (int round = 0; round < rounds; ++round) {
     for (int trial = 0; trial <= most_repeats; ++trial) {
       for (Reference& r : references_) measure(r);
+      if (round == 0) forecast();
       // Every second time in the other order.
       for (size_t i = 0; i < entries_.size(); ++i) {
         entries_[round % 2 == 0 ? i : entries_.size() - 1 - i].run->measure(steps_);
@@ -257,7 +307,7 @@ void LayoutRace::run(int rounds, int most_repeats) {
         ++repeats_;
         continue;
       }
-      for (Entry& entry : entries_) entry.rounds.push_back(times_now(entry));
+      for (Entry& entry : entries_) entry.rounds.push_back(time_entry(entry));
       break;
     }
   }

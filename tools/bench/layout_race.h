@@ -4,8 +4,10 @@
 // What tasks take is measured in the same rounds, by a run of expert parallelism on the same
 // devices: the longer a device sleeps, and the more others work meanwhile, the colder its caches
 // are. The plan of zebra follows from that, and two simulations of each layout: with the routing
-// that its steps had, and, as a planner would, with equal experts. A round in which the cores were
-// not to be had is repeated and counted.
+// that its steps had and, as a planner would, with equal experts and the first round's costs. A
+// machine's speed changes by the second: the first of the two has all costs times one factor, by
+// which the layout's own attention took longer. A round in which the cores were not to be had is
+// repeated and counted.
 #pragma once
 
 #include <deque>
@@ -100,11 +102,14 @@ class LayoutRace {
   const std::vector<double>& simulated_seconds(const std::string& name) const;
   const Layout& layout(const std::string& name) const { return entry(name).layout; }
   int repeats() const { return repeats_; }
+  // The factors of all layouts and rounds.
+  const std::vector<double>& slowness() const { return slowness_; }
 
  private:
   struct Entry {
     Layout layout;
     std::unique_ptr<MeasuredRun> run;
+    double forecast_s = 0;
     std::vector<LayoutTimes> rounds = {};
     std::vector<double> step_seconds = {}, simulated_seconds = {};
   };
@@ -121,12 +126,14 @@ class LayoutRace {
     double wake_s =
         0;  // of a stream that waited for another: what these do not explain; of several
   };
-  const Reference& reference(const std::vector<Throttle>& devices);
+  Reference& reference(const std::vector<Throttle>& devices);
   void measure(Reference& reference);
+  void measure_costs(Reference& reference);
+  void forecast();
   // Whether others used the cores.
   bool shared() const;
   MachineProfile profile_on(const std::vector<Throttle>& devices, const SlowLink::Speed& link);
-  LayoutTimes times_now(Entry& entry);
+  LayoutTimes time_entry(Entry& entry);
 
   std::string directory_;
   Storage* storage_;
@@ -135,6 +142,7 @@ class LayoutRace {
   HfFolder folder_;
   std::deque<Reference> references_;
   std::deque<Entry> entries_;
+  std::vector<double> slowness_;
   int files_ = 0, repeats_ = 0;
 };
 

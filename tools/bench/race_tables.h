@@ -28,9 +28,10 @@ struct RaceSetting {
   int rounds = 3, most_repeats = 3;
   int64_t hidden_size = 256;
   bool tiny = false;
-  int races = 0, repeats = 0;                             // repeats: of a round
-  std::vector<double> regrets = {}, routed_regrets = {};  // of note_choice()
-  std::vector<double> errors = {};  // sizes of simulated steps' errors, of tables that say them
+  int races = 0, repeats = 0;         // repeats: of a round
+  std::vector<double> regrets = {};   // of note_choice()
+  std::vector<double> slowness = {};  // LayoutRace::slowness() of all
+  std::vector<double> errors = {};    // sizes of simulated steps' errors, of tables that say them
 
   LayoutRace race(const TrainedStep& step, int steps) {
     return LayoutRace(directory + strf("/race-%d", ++races), storage.get(), step, steps);
@@ -38,9 +39,8 @@ struct RaceSetting {
   void run(LayoutRace& of) const { of.run(rounds, most_repeats); }
 };
 
-// Holds two layouts that a planner would choose among these, one if it knows no routing and one if
-// it knows the steps' routing, against the fastest: prints them, and adds to the regrets how much
-// slower than the fastest they were.
+// Holds the layout that a planner would choose among these against the fastest: prints both, and
+// adds to the regrets how much slower than the fastest it was.
 void note_choice(RaceSetting& setting, const LayoutRace& race,
                  std::span<const std::string> layouts);
 // Counts repeats of a race and writes out what was printed.

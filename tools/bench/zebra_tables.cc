@@ -340,9 +340,8 @@ void choice(RaceSetting& setting) {
     note_choice(setting, race, kLayouts);
     finish(setting, race);
   };
-  const Throttle eight = {8, 8};
   race_set({{4, 4}}, {{6, 12}});
-  race_set({eight, eight}, {eight});
+  race_set({{8, 8}, {8, 8}}, {{12, 8}});
 }
 
 double spread(const std::vector<double>& seconds) {
