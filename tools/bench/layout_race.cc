@@ -27,6 +27,7 @@ double wire_bytes(const MeasuredRun& run) {
 }
 
 constexpr double kMostWake = 2e-3;  // seconds
+constexpr int kReferenceSteps = 4;  // on several devices
 
 std::string numbers(const std::vector<int64_t>& all) {
   std::string text;
@@ -154,24 +155,34 @@ void LayoutRace::draw_for(const std::string& name, BatchSource batches) {
   }
 }
 
+std::unique_ptr<MeasuredRun> LayoutRace::make_reference(const std::vector<Throttle>& devices,
+                                                        int64_t microbatches, int64_t chunks) {
+  Layout all = expert_parallel("reference", devices, ShareKind::kUniform);
+  all.chunks = chunks;
+  SessionOptions asked = options(all, strf("reference-%d", ++files_));
+  asked.size.microbatches = microbatches;
+  asked.size.sums.shards = default_shards(microbatches / chunks);
+  auto run = std::make_unique<MeasuredRun>(folder_, storage_, asked);
+  run->draw(even_batch);
+  return run;
+}
+
 LayoutRace::Reference& LayoutRace::reference(const std::vector<Throttle>& devices) {
   for (Reference& r : references_) {
     if (names_of(r.devices) == names_of(devices)) return r;
   }
-  const Layout all = expert_parallel("reference", devices, ShareKind::kUniform);
-  SessionOptions asked = options(all, strf("reference-%zu", references_.size()));
-  asked.size.microbatches = std::max(step_.width, step_.chunks * step_.width / 2);
-  asked.size.sums.shards = default_shards(asked.size.microbatches);
-  references_.push_back({devices, std::make_unique<MeasuredRun>(folder_, storage_, asked)});
+  references_.push_back({devices});
   Reference& r = references_.back();
-  r.run->draw(even_batch);
+  r.run = make_reference(devices, std::max(step_.width, step_.chunks * step_.width / 2), 1);
+  if (devices.size() > 1)
+    r.small = make_reference(devices, std::ssize(devices), std::ssize(devices));
   measure(r);
   return r;
 }
 
 void LayoutRace::measure(Reference& r) {
   if (r.devices.size() == 1) r.machine = measure_machine(*r.run, storage_, directory_);
-  r.run->measure(r.devices.size() == 1 ? 1 : 4);
+  r.run->measure(r.devices.size() == 1 ? 1 : kReferenceSteps);
   if (r.devices.size() == 1) return fit_tasks(*r.run, r.machine);
   measure_costs(r);
   // A stream that waits for another device's sleeps meanwhile, and wakes late.
@@ -190,17 +201,32 @@ double between_s(const MeasuredRun& run, size_t device) {
   return std::max(0.0, busy_s - of.experts_s - of.rest_s) / static_cast<double>(of.tasks);
 }
 
+// The samples of devices that are slowed alike, as many seconds longer as their streams do
+// something else behind a task.
+std::vector<CostSample> samples_of(const MeasuredRun& run, const std::vector<Throttle>& devices,
+                                   const Throttle& alike, TaskKind kind) {
+  std::vector<CostSample> samples;
+  for (size_t d = 0; d < devices.size(); ++d) {
+    if (names_of({devices[d]}) != names_of({alike})) continue;
+    for (CostSample sample : run.times().of(kind, static_cast<int>(d))) {
+      sample.seconds += between_s(run, d);
+      samples.push_back(sample);
+    }
+  }
+  return samples;
+}
+
 }  // namespace
 
-// A task's cost has what its stream does between it and the next, which takes as much longer.
 void LayoutRace::measure_costs(Reference& r) {
-  const TaskTimes& times = r.run->times();
+  r.small->measure(kReferenceSteps);
   r.tasks.assign(r.devices.size(), {});
   for (size_t d = 0; d < r.devices.size(); ++d) {
     for (int kind = 0; kind < kTaskKinds; ++kind) {
       const auto task = static_cast<TaskKind>(kind);
-      std::vector<CostSample> samples = times.of(task, static_cast<int>(d));
-      for (CostSample& sample : samples) sample.seconds += between_s(*r.run, d);
+      std::vector<CostSample> samples = samples_of(*r.run, r.devices, r.devices[d], task);
+      const std::vector<CostSample> small = samples_of(*r.small, r.devices, r.devices[d], task);
+      samples.insert(samples.end(), small.begin(), small.end());
       r.tasks[d][static_cast<size_t>(kind)] = fit_cost(samples, 1 / r.devices[d].of(task));
     }
   }
@@ -265,6 +291,7 @@ double slowness_in(const MeasuredRun& run, const MachineProfile& profile) {
 LayoutTimes LayoutRace::time_entry(Entry& entry) {
   const MeasuredRun& run = *entry.run;
   MachineProfile profile = profile_on(entry.layout.devices, entry.layout.wire);
+  const double forecast_s = simulate_even(run.session(), profile).step_s;
   slowness_.push_back(slowness_in(run, profile));
   for (TaskCosts& of_device : profile.device_tasks) {
     for (Cost& cost : of_device) {
@@ -275,7 +302,7 @@ LayoutTimes LayoutRace::time_entry(Entry& entry) {
   const MeasuredRun::Replayed replayed = run.simulate(profile);
   entry.step_seconds = run.step_seconds();
   entry.simulated_seconds = replayed.step_seconds;
-  LayoutTimes times{run.step_s(), replayed.step_s, entry.forecast_s};
+  LayoutTimes times{run.step_s(), replayed.step_s, forecast_s};
   for (size_t d = 0; d < run.busy_s().size(); ++d) {
     times.busy.push_back(run.busy_s()[d] / run.step_s());
     times.simulated_busy.push_back(replayed.busy_s[d] / replayed.step_s);
@@ -287,18 +314,10 @@ LayoutTimes LayoutRace::time_entry(Entry& entry) {
   return times;
 }
 
-void LayoutRace::forecast() {
-  for (Entry& entry : entries_) {
-    const MachineProfile profile = profile_on(entry.layout.devices, entry.layout.wire);
-    entry.forecast_s = simulate_even(entry.run->session(), profile).step_s;
-  }
-}
-
 void LayoutRace::run(int rounds, int most_repeats) {
   for (int round = 0; round < rounds; ++round) {
     for (int trial = 0; trial <= most_repeats; ++trial) {
       for (Reference& r : references_) measure(r);
-      if (round == 0) forecast();
       // Every second time in the other order.
       for (size_t i = 0; i < entries_.size(); ++i) {
         entries_[round % 2 == 0 ? i : entries_.size() - 1 - i].run->measure(steps_);

@@ -4,10 +4,9 @@
 // What tasks take is measured in the same rounds, by a run of expert parallelism on the same
 // devices: the longer a device sleeps, and the more others work meanwhile, the colder its caches
 // are. The plan of zebra follows from that, and two simulations of each layout: with the routing
-// that its steps had and, as a planner would, with equal experts and the first round's costs. A
-// machine's speed changes by the second: the first of the two has all costs times one factor, by
-// which the layout's own attention took longer. A round in which the cores were not to be had is
-// repeated and counted.
+// that its steps had and, as a planner would, with equal experts. A machine's speed changes by the
+// second: the first of the two has all costs times one factor, by which the layout's own attention
+// took longer. A round in which the cores were not to be had is repeated and counted.
 #pragma once
 
 #include <deque>
@@ -109,27 +108,28 @@ class LayoutRace {
   struct Entry {
     Layout layout;
     std::unique_ptr<MeasuredRun> run;
-    double forecast_s = 0;
     std::vector<LayoutTimes> rounds = {};
     std::vector<double> step_seconds = {}, simulated_seconds = {};
   };
   SessionOptions options(const Layout& layout, const std::string& file) const;
   std::unique_ptr<MeasuredRun> make_run(const Layout& layout);
   const Entry& entry(const std::string& name) const;
-  // A run with half of the step's microbatches, so that groups of rows are between those of a chunk
-  // and of all. On one device it tells of the machine, on all of a layout what tasks take there.
+  // A run with half of the step's microbatches. On one device it tells of the machine; on all of a
+  // layout it tells what tasks take there, with a smaller one in which each microbatch is a chunk,
+  // so that an expert has few rows at a time.
   struct Reference {
     std::vector<Throttle> devices;
-    std::unique_ptr<MeasuredRun> run;
+    std::unique_ptr<MeasuredRun> run = {}, small = {};
     MeasuredMachine machine = {};       // the newest; of one device
     std::vector<TaskCosts> tasks = {};  // [device] the newest; of several
-    double wake_s =
-        0;  // of a stream that waited for another: what these do not explain; of several
+    // How late a stream goes on that waited for another, which tasks do not explain; of several.
+    double wake_s = 0;
   };
   Reference& reference(const std::vector<Throttle>& devices);
+  std::unique_ptr<MeasuredRun> make_reference(const std::vector<Throttle>& devices,
+                                              int64_t microbatches, int64_t chunks);
   void measure(Reference& reference);
   void measure_costs(Reference& reference);
-  void forecast();
   // Whether others used the cores.
   bool shared() const;
   MachineProfile profile_on(const std::vector<Throttle>& devices, const SlowLink::Speed& link);
