@@ -143,35 +143,51 @@ void ServedRun::impose() {
   session_->executor().impose_routing(&imposed_);
 }
 
+namespace {
+
+// Streams of a device that have worked so long, and what they do between tasks, in proportion to
+// what tasks took.
+double with_pauses(double seconds, double busy_s, const TaskTimes::OfDevice& tasks) {
+  return seconds * std::max(1.0, busy_s / (tasks.experts_s + tasks.rest_s));
+}
+
+}  // namespace
+
 ServedCosts measure_costs(const ServedSetting& setting, ServedRun& run) {
+  using enum TaskKind;
   TaskTimes times(&run.session().shape());
+  const auto busy_us = [&](size_t d) {
+    return run.executor().device_time(static_cast<int>(d)).busy_us;
+  };
+  const auto& devices = run.session().options().devices;
+  std::vector<int64_t> busy_before_us;
+  for (size_t d = 0; d < devices.size(); ++d) busy_before_us.push_back(busy_us(d));
   run.executor().time_tasks(&times);
   run.serve(setting.passes);
   run.executor().time_tasks(nullptr);
   const auto passes = static_cast<double>(setting.passes);
   const auto layers = static_cast<double>(setting.layers());
-  const auto& devices = run.session().options().devices;
   const double all_tokens = static_cast<double>(kSequences * setting.prompt_tokens());
-  const auto seconds = [&](int device, std::initializer_list<TaskKind> kinds) {
-    double sum = 0;
-    for (const TaskKind kind : kinds) {
-      for (const CostSample& sample : times.of(kind, device)) sum += sample.seconds;
-    }
-    return sum;
-  };
   ServedCosts costs;
   double rows = 0;
   for (size_t d = 0; d < devices.size(); ++d) {
-    const double slowness = devices[d].throttle.experts;
-    const int device = static_cast<int>(d);
     const TaskTimes::OfDevice& of = times.devices()[d];
+    const double busy_s = 1e-6 * static_cast<double>(busy_us(d) - busy_before_us[d]);
+    const auto seconds = [&](std::initializer_list<TaskKind> kinds) {
+      double sum = 0;
+      for (const TaskKind kind : kinds) {
+        for (const CostSample& sample : times.of(kind, static_cast<int>(d))) sum += sample.seconds;
+      }
+      return with_pauses(sum, busy_s, of);
+    };
+    const double slowness = devices[d].throttle.experts;
+    const double experts_s = seconds({kPlaceRows, kExpert, kPackRows});
     rows += static_cast<double>(of.expert_rows);
-    costs.row_s += of.experts_s / slowness;
-    costs.experts_s += of.experts_s / (passes * layers * static_cast<double>(devices.size()));
-    costs.before_s += seconds(device, {TaskKind::kCachedAttention, TaskKind::kRoute}) / slowness;
-    costs.after_s += seconds(device, {TaskKind::kResidual}) / slowness;
-    costs.outside_s =
-        std::max(costs.outside_s, seconds(device, {TaskKind::kEmbed, TaskKind::kLogits}) / passes);
+    costs.row_s += experts_s / slowness;
+    costs.experts_s += experts_s / (passes * layers * static_cast<double>(devices.size()));
+    costs.before_s += seconds({kCachedAttention, kRoute, kIndex, kDispatch}) / slowness;
+    costs.after_s += seconds({kTakeParcel, kCombine, kResidual}) / slowness;
+    costs.outside_s = std::max(costs.outside_s, seconds({kEmbed, kLogits}) / passes);
   }
   costs.row_s /= rows;
   costs.before_s /= all_tokens * passes * layers;

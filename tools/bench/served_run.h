@@ -78,11 +78,12 @@ class ServedRun {
   std::vector<TokenIds> next_;
 };
 
-// What a model takes on a device of speed 1, which is not slowed at experts. Rest that is slowed
-// more counts as more work.
+// What a model takes on a device of speed 1, which is not slowed at experts, with what its streams
+// do between tasks. Rest that is slowed more counts as more work.
 struct ServedCosts {
-  double row_s = 0;                  // in an expert
-  double before_s = 0, after_s = 0;  // a token in a layer, before experts and after them
+  double row_s = 0;  // in an expert, and between its page and the parcels that it travels in
+  // A token in a layer: from attention to its rows in parcels; what experts gave, added.
+  double before_s = 0, after_s = 0;
   double outside_s = 0;              // a pass outside of layers, on the devices as they are
   double experts_s = 0;              // a layer's experts on average, on the devices
 };
