@@ -77,7 +77,7 @@ class HostStream final : public Stream {
     if (idle()) {  // no thread need wake up to say so
       event.signal();
     } else {
-      push([this, event]() mutable { event.signal(delays_); }, false);
+      push({[this, event]() mutable { event.signal(delays_); }});
     }
     return event;
   }
@@ -87,11 +87,11 @@ class HostStream final : public Stream {
     const auto stand = [this, event] {
       if (!event.happened()) stand_still(event);
     };
-    push(stand, false);
+    push({stand});
   }
 
   void enqueue(std::function<void()> work) override {
-    push(std::move(work), options_.turn != nullptr);
+    push({std::move(work), slowness_, options_.turn != nullptr});
   }
 
   void slow_down(double factor) override {
@@ -142,10 +142,16 @@ class HostStream final : public Stream {
     return queue_.empty() && idle_since_us_ >= 0;
   }
 
-  void push(std::function<void()> work, bool by_turn) {
+  struct Queued {
+    std::function<void()> work;
+    double slowness = 1;  // of work; events are no slower
+    bool by_turn = false;
+  };
+
+  void push(Queued queued) {
     {
       std::lock_guard lock(mutex_);
-      queue_.push_back({std::move(work), slowness_, by_turn});
+      queue_.push_back(std::move(queued));
     }
     changed_.notify_one();
   }
@@ -212,11 +218,6 @@ class HostStream final : public Stream {
   const std::shared_ptr<ThreadPool> pool_;
   const Trace::Lane lane_;
   const int64_t made_us_ = monotonic_us();
-  struct Queued {
-    std::function<void()> work;
-    double slowness = 1;
-    bool by_turn = false;
-  };
 
   // Issuing thread only.
   bool spanning_ = false;
