@@ -53,6 +53,45 @@ bool may_be_few(const ModelShape& model, const RunConfig& config) {
          config.train.chunks == 2 * config.stages();
 }
 
+using Configs = std::vector<RunConfig>;  // [rank]
+
+// What each rank does, before it is simulated.
+struct PlannedLayout {
+  Configs configs;
+  std::vector<PlannedRun> ranks;
+  bool few = false;   // to be simulated by few layers
+  bool told = false;  // by which what takes longest among all takes longest, too
+};
+
+Result<PlannedLayout> plan_layout(const ModelSizes& model, Configs configs,
+                                  const ClusterSheet& cluster) {
+  ASSIGN_OR_RETURN(std::vector<PlannedRun> planned, planned_ranks(model, configs, cluster));
+  const int64_t layers = model.shape.num_layers();
+  const std::vector<int64_t> counts = planned.front().shape.stages.layer_counts(layers);
+  const bool told = tell_all(configs.front().parallel.order, counts);
+  // What few do not tell is simulated whole, if it is not too large.
+  const bool few = by_few_layers(model.shape, configs.front()) && layers_of_both(counts) < layers &&
+                   (told || parcels(layers, configs.front()) > kMostParcels);
+  if (configs.front().zebra()) {
+    const bool open = configs.front().auto_offloaded();
+    for (RunConfig& config : configs) write_zebra(planned.front().shape, config);
+    if (few && open && configs.front().parallel.offloaded.size() > 1) {
+      for (RunConfig& config : configs) offload_alike(model.shape, config);
+      ASSIGN_OR_RETURN(planned, planned_ranks(model, configs, cluster));
+    }
+  }
+  return PlannedLayout{std::move(configs), std::move(planned), few, told};
+}
+
+Result<SearchedLayout> forecast_planned(const ModelSizes& model, PlannedLayout layout,
+                                        const ClusterSheet& cluster, const CoarseLimits& limits) {
+  auto& [configs, ranks, few, told] = layout;
+  ASSIGN_OR_RETURN(RanksForecast forecast,
+                   few ? forecast_few_layers(model, configs, cluster, std::move(ranks), limits)
+                       : forecast_ranks(model, configs, cluster, std::move(ranks), limits));
+  return SearchedLayout{std::move(configs), false, std::move(forecast), few};
+}
+
 struct Choice {
   LayoutKind layout = LayoutKind::kExperts;
   int64_t chunks = 1, stages = 1;
@@ -87,8 +126,6 @@ std::vector<Choice> choices(const RunConfig& config) {
   }
   return choices;
 }
-
-using Configs = std::vector<RunConfig>;  // [rank]
 
 template <typename Change>
 Configs changed(std::span<const RunConfig> configs, const Change& change) {
@@ -190,15 +227,20 @@ std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
     ++found_.too_large;
     return {};
   }
-  auto layout = forecast_layout(model_, std::move(configs), cluster_, limits_);
-  if (layout.ok() || layout.status().code() != Exit::kUsage) ++found_.tried;
-  if (!layout.ok()) return {};
-  const RunConfig &own = own_.front(), &config = layout->configs.front();
-  if (layout->few_layers && !tell_all(config.parallel.order, layout->forecast.stage_layers)) {
-    --found_.tried;
+  const auto refused = [&](const Status& status) -> std::optional<SearchedLayout> {
+    if (status.code() != Exit::kUsage) ++found_.tried;
+    return {};
+  };
+  auto planned = plan_layout(model_, std::move(configs), cluster_);
+  if (!planned.ok()) return refused(planned.status());
+  if (planned->few && !planned->told) {
     ++found_.too_large;
     return {};
   }
+  auto layout = forecast_planned(model_, planned.take(), cluster_, limits_);
+  if (!layout.ok()) return refused(layout.status());
+  ++found_.tried;
+  const RunConfig &own = own_.front(), &config = layout->configs.front();
   // auto is experts without a profile.
   layout->as_it_is = own.zebra() == config.zebra() && own.stages() == config.stages() &&
                      own.copies() == config.copies() && own.train.chunks == config.train.chunks &&
@@ -415,25 +457,8 @@ std::string SearchedLayout::section() const {
 
 Result<SearchedLayout> forecast_layout(const ModelSizes& model, std::vector<RunConfig> configs,
                                        const ClusterSheet& cluster, const CoarseLimits& limits) {
-  ASSIGN_OR_RETURN(std::vector<PlannedRun> planned, planned_ranks(model, configs, cluster));
-  const int64_t layers = model.shape.num_layers();
-  const std::vector<int64_t> counts = planned.front().shape.stages.layer_counts(layers);
-  // What few do not tell is simulated whole, if it is not too large.
-  const bool few = by_few_layers(model.shape, configs.front()) && layers_of_both(counts) < layers &&
-                   (tell_all(configs.front().parallel.order, counts) ||
-                    parcels(layers, configs.front()) > kMostParcels);
-  if (configs.front().zebra()) {
-    const bool open = configs.front().auto_offloaded();
-    for (RunConfig& config : configs) write_zebra(planned.front().shape, config);
-    if (few && open && configs.front().parallel.offloaded.size() > 1) {
-      for (RunConfig& config : configs) offload_alike(model.shape, config);
-      ASSIGN_OR_RETURN(planned, planned_ranks(model, configs, cluster));
-    }
-  }
-  ASSIGN_OR_RETURN(RanksForecast forecast,
-                   few ? forecast_few_layers(model, configs, cluster, std::move(planned), limits)
-                       : forecast_ranks(model, configs, cluster, std::move(planned), limits));
-  return SearchedLayout{std::move(configs), false, std::move(forecast), few};
+  ASSIGN_OR_RETURN(PlannedLayout layout, plan_layout(model, std::move(configs), cluster));
+  return forecast_planned(model, std::move(layout), cluster, limits);
 }
 
 LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> configs,
