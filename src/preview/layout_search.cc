@@ -60,7 +60,7 @@ struct PlannedLayout {
   Configs configs;
   std::vector<PlannedRun> ranks;
   bool few = false;   // to be simulated by few layers
-  bool told = false;  // by which what takes longest among all takes longest, too
+  bool told = false;  // few layers tell what all take
 };
 
 Result<PlannedLayout> plan_layout(const ModelSizes& model, Configs configs,

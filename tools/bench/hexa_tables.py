@@ -46,15 +46,16 @@ from table_text import print_rows, spread
 
 EXPERTS = 8
 FFN = {"full": 128, "small": 64, "tiny": 128}
-TOP_K = {"full": (1, 2, 3, 4), "small": (1, 2, 3, 4), "tiny": (2,)}
+TOP_K = {"full": (1, 2, 3, 4), "tiny": (2,)}
 TOKENS = {"full": (1024, 2048, 4096), "small": (512, 1024, 2048), "tiny": (256,)}
-SHARING_TOP_K = {"full": (1, 2, 4), "small": (1, 2, 4), "tiny": (2,)}
-RATIOS = {"full": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])),
-          "small": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])), "tiny": ((3, [1, 3]),)}
+SHARING_TOP_K = {"full": (1, 2, 4), "tiny": (2,)}
+RATIOS = {"full": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])), "tiny": ((3, [1, 3]),)}
 MODEL = {"parallel.sharing": "model"}
 HALVES = MODEL | {"parallel.hidden_shares": [1, 1]}
 WHOLE = "all of it"
-MOVED_RANKS = {"full": (2, 4), "small": (2, 4), "tiny": (2,)}
+MOVED_RANKS = {"full": (2, 4), "tiny": (2,)}
+for by_scale in (TOP_K, SHARING_TOP_K, RATIOS, MOVED_RANKS):
+    by_scale["small"] = by_scale["full"]
 MOVED_EXPERTS, MOVED_EVERY = 16, 6  # steps until homes move, and as many behind that
 
 

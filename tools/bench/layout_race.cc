@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "preview/zebra_choice.h"
+#include "tools/bench/task_pauses.h"
 
 namespace pagoda {
 namespace {
@@ -194,11 +195,9 @@ void LayoutRace::measure(Reference& r) {
 
 namespace {
 
-// What a device's stream does between one task and the next, on average.
 double between_s(const MeasuredRun& run, size_t device) {
-  const TaskTimes::OfDevice& of = run.times().devices()[device];
-  const double busy_s = run.busy_s()[device] * static_cast<double>(run.steps());
-  return std::max(0.0, busy_s - of.experts_s - of.rest_s) / static_cast<double>(of.tasks);
+  return between_s(run.times().devices()[device],
+                   run.busy_s()[device] * static_cast<double>(run.steps()));
 }
 
 // The samples of devices that are slowed alike, as many seconds longer as their streams do
@@ -208,8 +207,9 @@ std::vector<CostSample> samples_of(const MeasuredRun& run, const std::vector<Thr
   std::vector<CostSample> samples;
   for (size_t d = 0; d < devices.size(); ++d) {
     if (names_of({devices[d]}) != names_of({alike})) continue;
+    const double more_s = between_s(run, d);
     for (CostSample sample : run.times().of(kind, static_cast<int>(d))) {
-      sample.seconds += between_s(run, d);
+      sample.seconds += more_s;
       samples.push_back(sample);
     }
   }

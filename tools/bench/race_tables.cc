@@ -64,8 +64,7 @@ void print_summary(const RaceSetting& setting) {
   if (!setting.regrets.empty()) {
     std::printf(
         "%zu sets of devices: the layout forecast to be the fastest was at most %.1f %% slower "
-        "than "
-        "the fastest\n",
+        "than the one that was\n",
         setting.regrets.size(), 100 * std::ranges::max(setting.regrets));
   }
   if (setting.errors.empty()) return;

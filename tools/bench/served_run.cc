@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <random>
 
+#include "tools/bench/task_pauses.h"
 #include "train/task_times.h"
 #include "train/weights.h"
 
@@ -143,16 +144,6 @@ void ServedRun::impose() {
   session_->executor().impose_routing(&imposed_);
 }
 
-namespace {
-
-// Streams of a device that have worked so long, and what they do between tasks, in proportion to
-// what tasks took.
-double with_pauses(double seconds, double busy_s, const TaskTimes::OfDevice& tasks) {
-  return seconds * std::max(1.0, busy_s / (tasks.experts_s + tasks.rest_s));
-}
-
-}  // namespace
-
 ServedCosts measure_costs(const ServedSetting& setting, ServedRun& run) {
   using enum TaskKind;
   TaskTimes times(&run.session().shape());
@@ -173,12 +164,15 @@ ServedCosts measure_costs(const ServedSetting& setting, ServedRun& run) {
   for (size_t d = 0; d < devices.size(); ++d) {
     const TaskTimes::OfDevice& of = times.devices()[d];
     const double busy_s = 1e-6 * static_cast<double>(busy_us(d) - busy_before_us[d]);
+    const double more_s = between_s(of, busy_s);
     const auto seconds = [&](std::initializer_list<TaskKind> kinds) {
       double sum = 0;
       for (const TaskKind kind : kinds) {
-        for (const CostSample& sample : times.of(kind, static_cast<int>(d))) sum += sample.seconds;
+        for (const CostSample& sample : times.of(kind, static_cast<int>(d))) {
+          sum += sample.seconds + more_s;
+        }
       }
-      return with_pauses(sum, busy_s, of);
+      return sum;
     };
     const double slowness = devices[d].throttle.experts;
     const double experts_s = seconds({kPlaceRows, kExpert, kPackRows});
