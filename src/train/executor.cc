@@ -180,6 +180,12 @@ bool Executor::waits_to_bring(const Task& task) const {
 
 namespace {
 
+int64_t computed_together(const auto& joined) {
+  return 1 + std::count_if(joined.begin(), joined.end(), [](const auto& other) {
+           return other.task.kind != TaskKind::kReadRows;
+         });
+}
+
 // The task with the rows of those that join it, for traces and times.
 Task with_rows_of(Task task, const auto& joined) {
   for (const auto& other : joined) {
@@ -231,7 +237,7 @@ void Executor::run(const Task& task, Ledger* ledger, uint64_t generation) {
     } else {
       wait_for_lanes(task, s);
       if (s.traced()) s.begin_span(task_label(all));
-      if (times_) times_->begin(all, s);
+      if (times_) times_->begin(all, computed_together(joined_), s);
       enqueue(task, lease, s, ledger);
       if (times_) times_->end(s);
       s.end_span();

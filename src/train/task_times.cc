@@ -6,7 +6,7 @@ namespace pagoda {
 
 struct TaskTimes::Running {
   TaskKind kind;
-  double units;
+  double units, tasks;
   int device = -1;        // of the rank; -1: a task of its host
   bool computes = false;  // on the device's main stream
   int64_t rows = 0;
@@ -14,11 +14,12 @@ struct TaskTimes::Running {
   int64_t start_us = 0, start_cpu_us = 0;
 };
 
-void TaskTimes::begin(const Task& task, Stream& s) {
+void TaskTimes::begin(const Task& task, int64_t tasks, Stream& s) {
   const bool computes = !task.on_host && task.lane == Lane::kCompute;
   const int device = task.on_host ? -1 : task.device - shape_.own_devices().first;
-  running_ = std::make_shared<Running>(
-      Running{task.kind, task_units(task, shape_), device, computes, task.rows, task.phase, 0, 0});
+  running_ = std::make_shared<Running>(Running{task.kind, task_units(task, shape_),
+                                               static_cast<double>(tasks), device, computes,
+                                               task.rows, task.phase, 0, 0});
   s.enqueue([running = running_] {
     running->start_cpu_us = process_cpu_us();
     running->start_us = monotonic_us();
@@ -31,7 +32,7 @@ void TaskTimes::end(Stream& s) {
     const auto cpu_us = static_cast<double>(process_cpu_us() - running->start_cpu_us);
     std::lock_guard lock(mutex_);
     samples_[static_cast<size_t>(running->kind)].push_back(
-        {running->units, 1e-6 * ran_us, 1e-6 * cpu_us});
+        {running->units, 1e-6 * ran_us, 1e-6 * cpu_us, running->tasks});
     sample_device_[static_cast<size_t>(running->kind)].push_back(running->device);
     if (!running->computes) return;
     OfDevice& device = devices_[static_cast<size_t>(running->device)];

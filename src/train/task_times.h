@@ -20,7 +20,8 @@ class TaskTimes {
       : shape_(*shape), devices_(static_cast<size_t>(shape->own_devices().count)) {}
 
   // Call these around the work of a task, once its leases are taken, on the issuing thread of `s`.
-  void begin(const Task& task, Stream& s);
+  // `tasks`: so many are computed together, and `task` has the rows of all of them.
+  void begin(const Task& task, int64_t tasks, Stream& s);
   void end(Stream& s);
 
   // REQUIRES of all: the streams have been waited for.

@@ -28,7 +28,8 @@ bool read_number(std::string_view& text, double& value) {
   return true;
 }
 
-// "cpu/8:24, attention: 120.5 3.25"
+// "cpu/8:24, attention: 120.5 3.25", and "cpu/8:24, expert: 40 3.25 80.5" where tasks are computed
+// together: fixed_s, unit_s and start_s.
 std::optional<CostLine> parse_cost(std::string_view text) {
   CostLine line;
   const size_t comma = text.find(", ");
@@ -41,13 +42,14 @@ std::optional<CostLine> parse_cost(std::string_view text) {
   text.remove_prefix(colon + 2);
   const auto row = std::find_if(kTaskTable.begin(), kTaskTable.end(),
                                 [&](const TaskRow& r) { return name == r.name; });
-  double fixed_us = 0, unit_us = 0;
-  if (row == kTaskTable.end() || !read_number(text, fixed_us) || !read_number(text, unit_us) ||
-      !text.empty()) {
+  double fixed_us = 0, unit_us = 0, start_us = 0;
+  if (row == kTaskTable.end() || !read_number(text, fixed_us) || !read_number(text, unit_us)) {
     return {};
   }
+  if (!text.empty() && (!read_number(text, start_us) || !text.empty())) return {};
   line.kind = row->kind;
-  line.cost = {kMicro * fixed_us, kMicro * unit_us};
+  line.cost = {
+      .fixed_s = kMicro * fixed_us, .unit_s = kMicro * unit_us, .start_s = kMicro * start_us};
   return line;
 }
 
@@ -69,8 +71,11 @@ void add_device(const std::string& name, const MeasuredCosts& costs,
   profile.devices.push_back(name);
   for (size_t kind = 0; kind < costs.size(); ++kind) {
     if (!costs[kind]) continue;
-    profile.costs.push_back(strf("%s, %s: %.6g %.6g", name.c_str(), kTaskTable[kind].name,
-                                 costs[kind]->fixed_s / kMicro, costs[kind]->unit_s / kMicro));
+    const Cost& cost = *costs[kind];
+    std::string text = strf("%s, %s: %.6g %.6g", name.c_str(), kTaskTable[kind].name,
+                            cost.fixed_s / kMicro, cost.unit_s / kMicro);
+    if (cost.start_s > 0) text += strf(" %.6g", cost.start_s / kMicro);
+    profile.costs.push_back(text);
   }
 }
 

@@ -21,7 +21,7 @@ namespace pagoda {
 // not among them: tasks take rows and tokens.
 std::string profile_key(const ModelShape& model, int64_t microbatch_tokens, int64_t sequence_len);
 
-// [TaskKind] a cost for each kind that was measured. Only seconds: fixed_s and unit_s.
+// [TaskKind] a cost for each kind that was measured. Only seconds.
 using MeasuredCosts = std::array<std::optional<Cost>, kTaskKinds>;
 
 // Appends a device and its costs.

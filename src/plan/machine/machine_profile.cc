@@ -1,5 +1,10 @@
 #include "plan/machine/machine_profile.h"
 
+#include <array>
+#include <limits>
+#include <numeric>
+#include <optional>
+
 #include "base/check.h"
 #include "plan/step/task_table.h"
 
@@ -49,32 +54,70 @@ double task_units(const Task& task, const RunShape& shape) {
   CHECK(false, "no such unit");
 }
 
+namespace {
+
+constexpr size_t kTerms = 3;  // fixed, unit, start
+using Terms = std::array<double, kTerms>;
+
+Terms terms_of(const CostSample& s) { return {s.tasks, s.units, 1}; }
+
+double times(const Terms& a, const Terms& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+// The best factors of the terms of a bit mask, the others 0, by Gauss's elimination. {}: terms
+// depend on each other, or a factor is negative.
+std::optional<Terms> factors_of(std::array<Terms, kTerms> squares, Terms products, unsigned mask) {
+  constexpr double kDependent = 1e-10;
+  const auto used = [&](size_t i) { return (mask >> i & 1) != 0; };
+  const std::array<Terms, kTerms> whole = squares;
+  for (size_t i = 0; i < kTerms; ++i) {
+    if (!used(i)) continue;
+    if (squares[i][i] <= kDependent * whole[i][i]) return {};
+    for (size_t j = i + 1; j < kTerms; ++j) {
+      if (!used(j)) continue;
+      const double factor = squares[j][i] / squares[i][i];
+      for (size_t k = i; k < kTerms; ++k) squares[j][k] -= factor * squares[i][k];
+      products[j] -= factor * products[i];
+    }
+  }
+  Terms factors = {};
+  for (size_t i = kTerms; i-- > 0;) {
+    if (!used(i)) continue;
+    factors[i] = (products[i] - times(squares[i], factors)) / squares[i][i];
+    if (factors[i] < 0) return {};
+  }
+  return factors;
+}
+
+}  // namespace
+
 Cost fit_cost(std::span<const CostSample> samples, double cores) {
-  Cost cost;
-  cost.cores = cores;
-  if (samples.empty()) return cost;
-  const auto n = static_cast<double>(samples.size());
-  double units = 0, seconds = 0, square = 0, product = 0, origin_square = 0, origin_product = 0;
+  constexpr double kNoBetter = 1 - 1e-9;
+  std::array<Terms, kTerms> squares = {};
+  Terms products = {};
   for (const CostSample& s : samples) {
-    units += s.units / n;
-    seconds += s.seconds / n;
+    const Terms terms = terms_of(s);
+    for (size_t i = 0; i < kTerms; ++i) {
+      for (size_t j = 0; j < kTerms; ++j) squares[i][j] += terms[i] * terms[j];
+      products[i] += terms[i] * s.seconds;
+    }
   }
-  for (const CostSample& s : samples) {
-    square += (s.units - units) * (s.units - units);
-    product += (s.units - units) * (s.seconds - seconds);
-    origin_square += s.units * s.units;
-    origin_product += s.units * s.seconds;
+  Terms best = {};
+  double least = std::numeric_limits<double>::infinity();
+  for (unsigned mask = 1; mask < 1U << kTerms; ++mask) {
+    const std::optional<Terms> factors = factors_of(squares, products, mask);
+    if (!factors) continue;
+    double left = 0;
+    for (const CostSample& s : samples) {
+      const double error = s.seconds - times(*factors, terms_of(s));
+      left += error * error;
+    }
+    if (left >= kNoBetter * least) continue;
+    least = left;
+    best = *factors;
   }
-  if (square <= 1e-12 * origin_square || product <= 0) {
-    cost.fixed_s = seconds;
-    return cost;
-  }
-  cost.unit_s = product / square;
-  cost.fixed_s = seconds - cost.unit_s * units;
-  if (cost.fixed_s >= 0) return cost;
-  cost.fixed_s = 0;
-  cost.unit_s = origin_product / origin_square;
-  return cost;
+  return {.fixed_s = best[0], .unit_s = best[1], .cores = cores, .start_s = best[2]};
 }
 
 }  // namespace pagoda

@@ -13,17 +13,21 @@
 
 namespace pagoda {
 
-// The cost of a piece: fixed_s + units * unit_s seconds. Meanwhile it keeps `cores` cores busy and
-// takes the share `memory` of the rate of the machine's memory.
+// The cost of a piece: start_s + fixed_s + units * unit_s seconds. Tasks that are computed together
+// (Task::joins_next) start once. Meanwhile the piece keeps `cores` cores busy and takes the share
+// `memory` of the rate of the machine's memory.
 struct Cost {
   double fixed_s = 0;
   double unit_s = 0;
   double cores = 1;
   double memory = 0;
-  double seconds(double units) const { return fixed_s + unit_s * units; }
+  double start_s = 0;
+  double seconds(double units) const { return start_s + joined_s(units); }
+  // What one more task takes that is computed together with others.
+  double joined_s(double units) const { return fixed_s + unit_s * units; }
   // The same work at this many times the seconds, as often interrupted.
   Cost slower(double factor) const {
-    return {fixed_s * factor, unit_s * factor, cores / factor, memory / factor};
+    return {fixed_s * factor, unit_s * factor, cores / factor, memory / factor, start_s * factor};
   }
 };
 
@@ -66,15 +70,16 @@ struct MachineProfile {
 // times updates of an optimizer's task, tokens.
 double task_units(const Task& task, const RunShape& shape);
 
-// One measured piece.
+// One measured piece: some tasks that were computed together.
 struct CostSample {
-  double units = 0;
+  double units = 0;  // of all of them
   double seconds = 0;
   double cpu_s = 0;  // time of all processors meanwhile, if asked for
+  double tasks = 1;
 };
-// Fits a line to the samples by least squares, so that the sum of all seconds is kept. The line
-// goes through the origin if it would begin below it, and is a constant if all units are equal. {}
-// without samples.
+// Fits fixed_s and unit_s to the samples by least squares, and start_s if they are of unlike
+// numbers of tasks. None is negative: the fit is the best of those without some of the three, of
+// equal ones that without units. {} without samples.
 Cost fit_cost(std::span<const CostSample> samples, double cores);
 
 }  // namespace pagoda

@@ -164,7 +164,8 @@ TaskCosts Costs::of_device(const MachineProfile& p, const DeviceSetup& device) c
                                        : std::nullopt;
   for (size_t kind = 0; measured && kind < costs.size(); ++kind) {
     const std::optional<Cost>& own = (*measured)[kind];
-    if (own) costs[kind] = {own->fixed_s, own->unit_s, costs[kind].cores, costs[kind].memory};
+    if (!own) continue;
+    costs[kind] = {own->fixed_s, own->unit_s, costs[kind].cores, costs[kind].memory, own->start_s};
   }
   return costs;
 }

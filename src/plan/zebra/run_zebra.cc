@@ -39,11 +39,14 @@ class RunTimes {
       ++attended_[static_cast<size_t>(shape_.attending(layer, b))];
     }
   }
-  double seconds(TaskKind kind, int device, double units) const {
+  const Cost& cost_of(TaskKind kind, int device) const {
     Task task;
     task.kind = kind;
     task.device = static_cast<uint8_t>(device);
-    return profile_.of(task).seconds(units);
+    return profile_.of(task);
+  }
+  double seconds(TaskKind kind, int device, double units) const {
+    return cost_of(kind, device).seconds(units);
   }
   double of_microbatches(std::initializer_list<TaskKind> kinds, int device) const;
   double of_experts(TaskKind kind, int device, int64_t experts) const;
@@ -71,16 +74,18 @@ double RunTimes::of_microbatches(std::initializer_list<TaskKind> kinds, int devi
   return of_one * static_cast<double>(attended_[static_cast<size_t>(device)]);
 }
 
+// A chunk's experts are computed together.
 double RunTimes::of_experts(TaskKind kind, int device, int64_t experts) const {
+  if (experts == 0) return 0;
   double of_expert = 0;  // of what its copy attends to
   for (int d = 0; d < shape_.devices; ++d) {
     const bool same = shape_.copies.of_device(d) == shape_.copies.of_device(device);
     if (same) of_expert += rows() * static_cast<double>(attended_[static_cast<size_t>(d)]);
   }
   const double blocks = std::ceil(of_expert / static_cast<double>(shape_.row_block));
-  const double of_one = seconds(kind, device, 0) * blocks;
-  return static_cast<double>(experts) *
-         (of_one + seconds(kind, device, of_expert) - seconds(kind, device, 0));
+  const Cost& cost = cost_of(kind, device);
+  return cost.start_s +
+         static_cast<double>(experts) * (cost.fixed_s * blocks + cost.unit_s * of_expert);
 }
 
 double RunTimes::bytes_of(int device, bool experts, bool states) const {

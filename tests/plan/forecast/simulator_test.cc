@@ -328,5 +328,26 @@ TEST(MachineProfile, CostsAreFittedToSamples) {
   EXPECT_EQ(fit_cost({}, 1).seconds(100), 0);
 }
 
+// Counted by hand: 0.5 s to start, 0.25 s for each of the tasks, 0.01 s for a unit.
+TEST(MachineProfile, TasksThatAreComputedTogetherStartOnce) {
+  const auto sample = [](double tasks, double units) {
+    return CostSample{.units = units, .seconds = 0.5 + 0.25 * tasks + 0.01 * units, .tasks = tasks};
+  };
+  const std::vector<CostSample> samples = {sample(1, 10), sample(1, 90), sample(12, 60),
+                                           sample(6, 80)};
+  const Cost cost = fit_cost(samples, 1);
+  EXPECT_NEAR(cost.start_s, 0.5, kTolerance);
+  EXPECT_NEAR(cost.fixed_s, 0.25, kTolerance);
+  EXPECT_NEAR(cost.unit_s, 0.01, kTolerance);
+  EXPECT_NEAR(cost.seconds(20), 0.95, kTolerance);
+  EXPECT_NEAR(cost.joined_s(20), 0.45, kTolerance);
+  EXPECT_NEAR(cost.slower(3).seconds(20), 3 * 0.95, kTolerance);
+  // All are as many: what starts cannot be told from what each takes.
+  const Cost alike = fit_cost(std::vector<CostSample>{sample(12, 60), sample(12, 240)}, 1);
+  EXPECT_EQ(alike.start_s, 0);
+  EXPECT_NEAR(12 * alike.fixed_s, 3.5, kTolerance);
+  EXPECT_NEAR(alike.unit_s, 0.01, kTolerance);
+}
+
 }  // namespace
 }  // namespace pagoda

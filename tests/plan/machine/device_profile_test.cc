@@ -57,6 +57,7 @@ CostSettings settings() {
 
 constexpr auto kAttention = static_cast<size_t>(TaskKind::kAttention);
 constexpr auto kExpert = static_cast<size_t>(TaskKind::kExpert);
+constexpr auto kExpertBackward = static_cast<size_t>(TaskKind::kExpertBackward);
 constexpr auto kRouteBackward = static_cast<size_t>(TaskKind::kRouteBackward);
 
 MachineSheet profiled() {
@@ -65,6 +66,7 @@ MachineSheet profiled() {
   MeasuredCosts costs;
   costs[kAttention] = Cost{3e-3, 5e-6};
   costs[kRouteBackward] = Cost{0, 2e-6};
+  costs[kExpertBackward] = Cost{.fixed_s = 1e-3, .unit_s = 4e-6, .start_s = 2e-3};
   add_device("cpu/8:24", costs, sheet.profile);
   return sheet;
 }
@@ -75,6 +77,8 @@ TEST(DeviceProfile, CostsStandInPlaceOfDerivedOnes) {
   EXPECT_DOUBLE_EQ(p.device_tasks[0][kAttention].fixed_s, 3e-3);
   EXPECT_DOUBLE_EQ(p.device_tasks[0][kAttention].unit_s, 5e-6);
   EXPECT_DOUBLE_EQ(p.device_tasks[0][kRouteBackward].seconds(1000), 2e-3);
+  EXPECT_DOUBLE_EQ(p.device_tasks[0][kExpertBackward].seconds(1000), 7e-3);
+  EXPECT_DOUBLE_EQ(p.device_tasks[0][kExpertBackward].joined_s(1000), 5e-3);
   // The cores that it keeps busy are the throttle's to say.
   EXPECT_DOUBLE_EQ(p.device_tasks[0][kAttention].cores, derived[kAttention].cores);
   // What was not measured, and where it was not.
@@ -111,9 +115,9 @@ TEST(DeviceProfile, RefusesWhatIsNoCost) {
   EXPECT_TRUE(sheet.check().ok()) << sheet.check().message();
   const std::vector<std::string> good = sheet.profile.costs;
   for (const char* bad :
-       {"cpu/8:24", "cpu/8:24, attention", "cpu/8:24, attention: 1", "cpu/8:24, attention: 1 2 3",
-        "cpu/8:24, attention: -1 2", "cpu/8:24, attention: 1 nan", "cpu/8:24, lunch: 1 2",
-        "cpu/8:24, attention: 1 inf", "", "cpu/8:24, attention: 1 2x"}) {
+       {"cpu/8:24", "cpu/8:24, attention", "cpu/8:24, attention: 1", "cpu/8:24, attention: 1 2 3 4",
+        "cpu/8:24, attention: 1 2 -3", "cpu/8:24, attention: -1 2", "cpu/8:24, attention: 1 nan",
+        "cpu/8:24, lunch: 1 2", "cpu/8:24, attention: 1 inf", "", "cpu/8:24, attention: 1 2x"}) {
     sheet.profile.costs = good;
     sheet.profile.costs.push_back(bad);
     EXPECT_EQ(sheet.check().code(), Exit::kUsage) << bad;
