@@ -162,7 +162,9 @@ std::unique_ptr<MeasuredRun> LayoutRace::make_reference(const std::vector<Thrott
   all.chunks = chunks;
   SessionOptions asked = options(all, strf("reference-%d", ++files_));
   asked.size.microbatches = microbatches;
-  asked.size.sums.shards = default_shards(microbatches / chunks);
+  asked.size.sums.shards = microbatches / chunks;
+  asked.deal_attention(std::ssize(devices));
+  if (chunks > 1) asked.plan.group_blocks = kMostTogether;
   auto run = std::make_unique<MeasuredRun>(folder_, storage_, asked);
   run->draw(even_batch);
   return run;
@@ -174,9 +176,10 @@ LayoutRace::Reference& LayoutRace::reference(const std::vector<Throttle>& device
   }
   references_.push_back({devices});
   Reference& r = references_.back();
-  r.run = make_reference(devices, std::max(step_.width, step_.chunks * step_.width / 2), 1);
-  if (devices.size() > 1)
-    r.small = make_reference(devices, std::ssize(devices), std::ssize(devices));
+  const int64_t count = std::ssize(devices);
+  const int64_t half = step_.chunks * step_.width / 2;
+  r.run = make_reference(devices, count * std::max<int64_t>(1, half / count), 1);
+  if (count > 1) r.small = make_reference(devices, count, count);
   measure(r);
   return r;
 }
@@ -256,7 +259,7 @@ MachineProfile LayoutRace::profile_on(const std::vector<Throttle>& devices,
     TaskCosts& of_device = profile.device_tasks[d];
     for (size_t kind = 0; kind < of_device.size(); ++kind) {
       Cost& cost = of_device[kind];
-      const bool measured = cost.fixed_s + cost.unit_s > 0;
+      const bool measured = cost.seconds(1) > 0;
       const auto task = static_cast<TaskKind>(kind);
       if (!measured) cost = alone[kind].slower(devices[d].of(task) / first.front().of(task));
       if (!measured || task == TaskKind::kReceive) continue;
@@ -295,8 +298,8 @@ LayoutTimes LayoutRace::time_entry(Entry& entry) {
   slowness_.push_back(slowness_in(run, profile));
   for (TaskCosts& of_device : profile.device_tasks) {
     for (Cost& cost : of_device) {
-      cost.fixed_s *= slowness_.back();
-      cost.unit_s *= slowness_.back();
+      cost = {cost.fixed_s * slowness_.back(), cost.unit_s * slowness_.back(), cost.cores,
+              cost.memory, cost.start_s * slowness_.back()};
     }
   }
   const MeasuredRun::Replayed replayed = run.simulate(profile);

@@ -114,9 +114,10 @@ class LayoutRace {
   SessionOptions options(const Layout& layout, const std::string& file) const;
   std::unique_ptr<MeasuredRun> make_run(const Layout& layout);
   const Entry& entry(const std::string& name) const;
-  // A run with half of the step's microbatches. On one device it tells of the machine; on all of a
-  // layout it tells what tasks take there, with a smaller one in which each microbatch is a chunk,
-  // so that an expert has few rows at a time.
+  // A run with half of the step's microbatches, or one for each device. On one device it tells of
+  // the machine; on all of a layout it tells what tasks take there, with a smaller one in which
+  // each microbatch is a chunk, so that an expert has few rows at a time, and a device's experts
+  // are computed together.
   struct Reference {
     std::vector<Throttle> devices;
     std::unique_ptr<MeasuredRun> run = {}, small = {};

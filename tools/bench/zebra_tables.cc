@@ -341,7 +341,7 @@ void errors(RaceSetting& setting) {
 void choice(RaceSetting& setting) {
   std::printf("\nChoice of a layout\n");
   const auto race_set = [&](const Devices& faster, const Devices& slower) {
-    LayoutRace race = setting.race(trained(setting, 2, 128), 1);
+    LayoutRace race = setting.race(trained(setting, 2, 128), 3);
     add_layouts(race, faster, slower);
     setting.run(race);
     std::printf("  %s\n", names_of(race.layout(kZebra).devices).c_str());
