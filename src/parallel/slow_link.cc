@@ -8,6 +8,53 @@
 #include "base/clock.h"
 
 namespace pagoda {
+namespace {
+
+void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+constexpr double kPieceS = 2e-3;  // after which others have their turn
+
+}  // namespace
+
+NetworkCards::NetworkCards(std::vector<double> bytes_per_s)
+    : bytes_per_s_(std::move(bytes_per_s)),
+      sends_(bytes_per_s_.size()),
+      takes_(bytes_per_s_.size()) {}
+
+bool NetworkCards::free(const Path& path) const {
+  return !sends_[static_cast<size_t>(path.from)] && !takes_[static_cast<size_t>(path.to)];
+}
+
+void NetworkCards::set_busy(const Path& path, bool busy) {
+  sends_[static_cast<size_t>(path.from)] = takes_[static_cast<size_t>(path.to)] = busy;
+  changed_.notify_all();
+}
+
+int64_t NetworkCards::next_place() {
+  std::lock_guard lock(mutex_);
+  return places_++;
+}
+
+// A sleep that was too long counts.
+void NetworkCards::occupy(int64_t place, int from, int to, double seconds) {
+  const Path path{from, to};
+  std::unique_lock lock(mutex_);
+  while (seconds > 0) {
+    const auto own = waiting_.emplace(place, path).first;
+    changed_.wait(lock, [&] {
+      return free(path) && std::none_of(waiting_.begin(), own,
+                                        [&](const auto& before) { return free(before.second); });
+    });
+    waiting_.erase(own);
+    set_busy(path, true);
+    lock.unlock();
+    const int64_t begin_us = monotonic_us();
+    sleep(std::min(seconds, kPieceS));
+    seconds -= 1e-6 * static_cast<double>(monotonic_us() - begin_us);
+    lock.lock();
+    set_busy(path, false);
+  }
+}
 
 SlowLink::SlowLink(std::unique_ptr<Link> inner, const Speed& speed)
     : inner_(std::move(inner)), speed_(speed), random_(speed.seed) {}
@@ -30,36 +77,13 @@ Stream& SlowLink::wire(int from, int to) {
 double SlowLink::seconds(const Transfer& transfer) {
   double bytes_per_s = speed_.bytes_per_s;
   if (speed_.cards) {
-    const std::vector<NetworkCard>& cards = *speed_.cards;
-    bytes_per_s = std::min(cards.at(static_cast<size_t>(transfer.from)).bytes_per_s,
-                           cards.at(static_cast<size_t>(transfer.to)).bytes_per_s);
+    bytes_per_s =
+        std::min(speed_.cards->bytes_per_s(transfer.from), speed_.cards->bytes_per_s(transfer.to));
   }
   double seconds = speed_.latency_s;
   if (bytes_per_s > 0) seconds += static_cast<double>(transfer.bytes) / bytes_per_s;
   return seconds + speed_.jitter_s * std::generate_canonical<double, 32>(random_);
 }
-
-namespace {
-
-void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-
-constexpr double kPieceS = 2e-3;  // after which others have their turn
-
-// Whoever waits for the receiver keeps the sender; whoever has the receiver waits for nobody. A
-// sleep that was too long counts.
-void occupy(NetworkCard& sender, NetworkCard& receiver, double seconds) {
-  while (seconds > 0) {
-    sender.sends.take();
-    receiver.takes.take();
-    const int64_t begin_us = monotonic_us();
-    sleep(std::min(seconds, kPieceS));
-    seconds -= 1e-6 * static_cast<double>(monotonic_us() - begin_us);
-    receiver.takes.leave();
-    sender.sends.leave();
-  }
-}
-
-}  // namespace
 
 Event SlowLink::send(const Transfer& transfer, const std::byte* source, Stream& lane) {
   Stream& on_its_way = wire(transfer.from, transfer.to);
@@ -70,14 +94,15 @@ Event SlowLink::send(const Transfer& transfer, const std::byte* source, Stream& 
     expected = Event::make();
     on_its_way.wait(expected);
   }
-  on_its_way.enqueue([seconds, cards = speed_.cards, from = static_cast<size_t>(transfer.from),
-                      to = static_cast<size_t>(transfer.to)] {
-    if (cards) {
-      occupy((*cards)[from], (*cards)[to], seconds);
-    } else {
-      sleep(seconds);
-    }
-  });
+  const int64_t place = speed_.cards ? speed_.cards->next_place() : 0;
+  on_its_way.enqueue(
+      [seconds, place, cards = speed_.cards, from = transfer.from, to = transfer.to] {
+        if (cards) {
+          cards->occupy(place, from, to, seconds);
+        } else {
+          sleep(seconds);
+        }
+      });
   return inner_->send(transfer, source, on_its_way);
 }
 

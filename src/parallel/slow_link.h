@@ -1,27 +1,50 @@
 // A link that takes time, around one that does not: for tests of order, and to emulate a network on
 // one machine. Each pair of devices has a wire of its own, on which one transfer follows another.
 // With network cards, a transfer begins once the receiving lane has come to it, as over MpiLink, so
-// that a device takes what comes in its own order. A piece of a transfer has the sender's card and
-// the receiver's to itself, and transfers take turns, piece by piece; links of several sessions may
-// share the cards.
+// that a device takes what comes in its own order. Links of several sessions may share the cards.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <tuple>
 #include <vector>
 
-#include "device/device_turn.h"
 #include "parallel/link.h"
 
 namespace pagoda {
 
-// What a device sends and receives by: one piece each way at a time, both ways at once.
-struct NetworkCard {
-  double bytes_per_s = 0;
-  DeviceTurn sends, takes;
+// What devices send and receive by: each one piece each way at a time, both ways at once. A piece
+// of a transfer has the sender's card and the receiver's to itself, and keeps neither while it
+// waits for the other, as behind a switch whose paths are never the limit. What was given to them
+// first goes first, as far as its receiver has come to it: so a device sends in its order.
+class NetworkCards {
+ public:
+  explicit NetworkCards(std::vector<double> bytes_per_s);  // [device]
+
+  double bytes_per_s(int device) const { return bytes_per_s_.at(static_cast<size_t>(device)); }
+  // Any thread. The place of the next transfer behind those before.
+  int64_t next_place();
+  // Any thread. Blocks for these seconds, in pieces, and before each of them for others: of all
+  // whose two cards are free, the one with the first place is next.
+  void occupy(int64_t place, int from, int to, double seconds);
+
+ private:
+  struct Path {
+    int from, to;
+  };
+  bool free(const Path& path) const;
+  void set_busy(const Path& path, bool busy);
+
+  const std::vector<double> bytes_per_s_;
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::vector<uint8_t> sends_, takes_;  // [device]
+  std::map<int64_t, Path> waiting_;     // by place
+  int64_t places_ = 0;
 };
 
 class SlowLink : public Link {
@@ -32,8 +55,8 @@ class SlowLink : public Link {
     // Each transfer takes up to this much longer, drawn from `seed`.
     double jitter_s = 0;
     uint64_t seed = 1;
-    // [device] Not null: these, and the slower one's rate in place of bytes_per_s.
-    std::shared_ptr<std::vector<NetworkCard>> cards = nullptr;
+    // Not null: these, and the slower one's rate in place of bytes_per_s.
+    std::shared_ptr<NetworkCards> cards = nullptr;
   };
 
   SlowLink(std::unique_ptr<Link> inner, const Speed& speed);

@@ -88,17 +88,19 @@ struct Cluster {
   std::vector<ServingDevice> serving() const {
     std::vector<ServingDevice> serving;
     for (size_t d = 0; d < devices.size(); ++d) {
-      serving.push_back({(*cards)[d].bytes_per_s, 1 / devices[d].experts});
+      serving.push_back({cards->bytes_per_s(static_cast<int>(d)), 1 / devices[d].experts});
     }
     return serving;
   }
   // Every other device.
   Cluster half(size_t first) const {
-    Cluster half{{}, std::make_shared<std::vector<NetworkCard>>(devices.size() / 2)};
+    Cluster half;
+    std::vector<double> rates;
     for (size_t d = first; d < first + devices.size() / 2; ++d) {
-      (*half.cards)[half.devices.size()].bytes_per_s = (*cards)[d].bytes_per_s;
+      rates.push_back(cards->bytes_per_s(static_cast<int>(d)));
       half.devices.push_back(devices[d]);
     }
+    half.cards = std::make_shared<NetworkCards>(rates);
     return half;
   }
 };
@@ -249,13 +251,13 @@ void set_cards(const ServedSetting& setting, Cluster& cluster, const ServedModel
       devices;
   const double bytes =
       rows * (devices - 1) / devices * static_cast<double>(2 * model.sizes.hidden_size);
-  cluster.cards = std::make_shared<std::vector<NetworkCard>>(cluster.devices.size());
   double fastest = cluster.devices.front().experts;
   for (const Throttle& throttle : cluster.devices) fastest = std::min(fastest, throttle.experts);
-  for (size_t d = 0; d < cluster.devices.size(); ++d) {
-    (*cluster.cards)[d].bytes_per_s =
-        bytes / costs.experts_s * fastest / cluster.devices[d].experts;
+  std::vector<double> rates;
+  for (const Throttle& throttle : cluster.devices) {
+    rates.push_back(bytes / costs.experts_s * fastest / throttle.experts);
   }
+  cluster.cards = std::make_shared<NetworkCards>(rates);
 }
 
 // Each by itself on all devices, once their network is known.
@@ -344,7 +346,7 @@ void describe(const char* name, const ServedCosts& costs, const Cluster& cluster
       "  %s: a layer's experts %.2f ms on average, %.1f us a row without throttle; before "
       "them %.1f us a token, after them %.2f us; outside of layers %.2f ms a pass; %s\n",
       name, 1e3 * costs.experts_s, 1e6 * costs.row_s, 1e6 * costs.before_s, 1e6 * costs.after_s,
-      1e3 * costs.outside_s, strf("%.1f MB/s", 1e-6 * cluster.cards->front().bytes_per_s).c_str());
+      1e3 * costs.outside_s, strf("%.1f MB/s", 1e-6 * cluster.cards->bytes_per_s(0)).c_str());
 }
 
 void tables(ServedSetting& setting) {

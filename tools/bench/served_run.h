@@ -48,7 +48,7 @@ ServedModel make_served_model(const ServedSetting& setting, const std::string& n
 SessionOptions served_options(ServedSetting& setting, const ServedModel& model,
                               const std::vector<Throttle>& devices);
 
-using Cards = std::shared_ptr<std::vector<NetworkCard>>;
+using Cards = std::shared_ptr<NetworkCards>;
 
 // A model in a session that serves its prompts again and again.
 class ServedRun {
