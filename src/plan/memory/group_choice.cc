@@ -59,10 +59,11 @@ bool rounds_overlap(const RunShape& shape) { return shape.zebra && shape.rounds(
 // most of what they send travels beside what they compute.
 int64_t most_for_overlap(const RunShape& shape) {
   if (rounds_overlap(shape)) return std::max<int64_t>(1, shape.most_round_blocks());
-  const int64_t rows = shape.round_rows();
+  const int64_t blocks = div_ceil(shape.round_rows(), shape.row_block);
   // The devices of a copy share a layer, and its rows are a part of these.
-  const int64_t devices = div_ceil(shape.devices, shape.stages.count);
-  return std::max<int64_t>(1, div_ceil(rows, shape.row_block) / (kLeastGroups * devices));
+  const int64_t groups = kLeastGroups * div_ceil(shape.devices, shape.stages.count);
+  if (!shape.training && blocks < groups) return blocks + shape.num_experts;
+  return std::max<int64_t>(1, blocks / groups);
 }
 
 }  // namespace

@@ -24,9 +24,11 @@ struct GroupChoice {
 // memory beyond a step's least, or a third on one of several devices, which wait for one another
 // between groups; and a run that fits on the device without groups still does so with them. What
 // holds for one device holds for all. With several devices a layer has some groups on each, since
-// the rows of one travel while others are computed. In zebra other chunks are computed meanwhile,
-// and devices that attend turn from attention to their experts once for each chunk: there a chunk's
-// experts are one group, or two, four and so on that are as large as each other.
+// the rows of one travel while others are computed; a forward pass alone with too few rows for that
+// has one, since each wave of groups takes as long as its rows are on their way. In zebra other
+// chunks are computed meanwhile, and devices that attend turn from attention to their experts once
+// for each chunk: there a chunk's experts are one group, or two, four and so on that are as large
+// as each other.
 // fixed_bytes(blocks, device): workspace of the device. The group_blocks of `shape` are ignored. Of
 // several ranks each chooses for its own devices, whose budgets these are; they then take the least
 // of what they chose.

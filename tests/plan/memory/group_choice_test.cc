@@ -46,6 +46,20 @@ TEST(GroupChoice, SeveralDevicesHaveEightGroupsOfALayer) {
   EXPECT_EQ(blocks(shape_of(2, 1 << 20)), kMost);
 }
 
+// A prompt's 4,096 rows are 16 blocks, and so many groups would have half a block on each of four
+// devices; 65,536 are enough.
+TEST(GroupChoice, OfAForwardPassWithFewRowsALayerIsOneGroup) {
+  RunShape shape = shape_of(4, 4096);
+  shape.training = false;
+  EXPECT_EQ(blocks(shape), kMost);
+  shape = shape_of(4, 16);
+  shape.training = false;
+  EXPECT_GE(4 * blocks(shape), shape.num_experts) << "a token of each sequence";
+  shape = shape_of(4, 65536);
+  shape.training = false;
+  EXPECT_EQ(blocks(shape), 8);
+}
+
 // Each expert has 512 rows of a chunk, two row blocks, and all but one have one device.
 TEST(GroupChoice, InZebraAChunksExpertsAreOneGroupOrEqualParts) {
   const int64_t experts = shape_of(2, 16).num_experts;
