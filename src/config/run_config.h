@@ -94,6 +94,7 @@ struct RunConfig {
     std::vector<std::string> lags = {"auto"};
     std::string kept_rows = "auto";
     int64_t stages = 0;  // 0: auto
+    std::vector<std::string> stage_layers = {"auto"};
     int64_t copies = 1;
     PipelineOrder order = PipelineOrder::kBreadthFirst;
     ExchangeSetting exchange = ExchangeSetting::kAuto;
@@ -146,9 +147,6 @@ struct RunConfig {
 
   // No option: devices of all processes of the run; 0: devices() are all.
   int64_t total_devices = 0;
-  // No option: [stage] how many layers it has, of a forecast from few layers
-  // (preview/few_layers.h); empty: by the speed of its devices.
-  std::vector<int64_t> stage_layers = {};
 
   // Adds every option to `table`, which then refers to this object.
   void declare(OptionTable& table);
@@ -258,6 +256,9 @@ struct RunConfig {
   std::vector<int64_t> offloaded() const;
   Lags lags() const;
   int64_t kept_rows() const;  // parallel.kept_rows; likewise
+  // [stage] parallel.stage_layers; empty: by the speed of its devices. Likewise.
+  std::vector<int64_t> stage_layers() const;
+  bool auto_stage_layers() const;
   // The shares of experts' parts (model/hidden_parts.h); none: experts are whole.
   std::vector<int64_t> hidden_shares() const;
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }

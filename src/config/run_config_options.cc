@@ -153,10 +153,13 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "backward; further ones come again; auto: in zebra all, where there is room",
         "rows");
   t.add_or_auto("stages", c.parallel.stages, kRunOnly,
-                "pipeline, zebra: groups of neighbouring devices, each with its share of the "
-                "layers by the speed of its devices (parallel.shares); in zebra each has devices "
-                "that attend and others; auto: 2, in zebra 1",
+                "pipeline, zebra: groups of neighbouring devices, each with layers of its own; in "
+                "zebra each has devices that attend and others; auto: 2, in zebra 1",
                 "stages");
+  t.add("stage_layers", c.parallel.stage_layers, kRunOnly,
+        "how many layers each of parallel.stages has; auto: by the speed of its devices as "
+        "train.devices say it, or as many as the others (parallel.shares = uniform)",
+        "layers");
   t.add(
       "copies", c.parallel.copies, kRunOnly,
       "groups of neighbouring devices, in each stage, that have all of its experts each: rows stay "

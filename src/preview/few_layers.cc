@@ -150,7 +150,10 @@ Result<RanksForecast> forecast_with(const StageLayers& layers, const ModelSizes&
   std::vector<RunConfig> fewer(configs.begin(), configs.end());
   for (size_t r = 0; r < fewer.size(); ++r) {
     offload_alike(model.shape, fewer[r]);
-    fewer[r].stage_layers = layers.few;
+    fewer[r].parallel.stage_layers.clear();
+    for (const int64_t of_stage : layers.few) {
+      fewer[r].parallel.stage_layers.push_back(std::to_string(of_stage));
+    }
     // Rows travel in as many waves as among all layers, whose groups the least has no room for.
     fewer[r].plan.group_blocks = whole[r].run.shape.group_blocks;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "preview/few_layers.h"
+#include "preview/stage_balance.h"
 #include "preview/zebra_choice.h"
 
 namespace pagoda {
@@ -139,7 +140,10 @@ Configs with(const Choice& choice, std::span<const RunConfig> configs) {
     config.parallel.layout = choice.layout;
     config.parallel.copies = 1;
     config.train.chunks = choice.chunks;
-    if (choice.layout != LayoutKind::kExperts) config.parallel.stages = choice.stages;
+    if (choice.layout != LayoutKind::kExperts) {
+      if (choice.stages != config.stages()) config.parallel.stage_layers = {"auto"};
+      config.parallel.stages = choice.stages;
+    }
   });
 }
 
@@ -202,6 +206,7 @@ class LayoutSearcher {
   const RunConfig& improved_config() const { return improved().configs.front(); }
   void improve_fastest(bool zebra);
   bool improve(const std::vector<Configs>& variants);
+  void improve_layers();
   void improve_copies();
   void improve_order();
   void improve_chunks();
@@ -248,6 +253,7 @@ std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
                      own.train.expert_shards == config.train.expert_shards &&
                      own.train.micro_batch_tokens == config.train.micro_batch_tokens &&
                      (own.stages() == 1 || own.parallel.order == config.parallel.order) &&
+                     own.parallel.stage_layers == config.parallel.stage_layers &&
                      own.parallel.exchange == config.parallel.exchange;
   return layout.take();
 }
@@ -327,6 +333,27 @@ void LayoutSearcher::improve_order() {
   improve(variants);
 }
 
+// Where unequal nodes have stages: as many layers as each would take in the same time, and then one
+// after the other from the stage that is busy longest to the one that is busy least, while that
+// helps. Speeds that train.devices name are those of throttles; a sheet knows what GPUs do.
+void LayoutSearcher::improve_layers() {
+  if (improved_config().stages() == 1 || cluster_.equal_nodes()) return;
+  if (!own_.front().auto_stage_layers()) return;
+  const auto with_layers = [&](const std::vector<int64_t>& layers) {
+    return changed(improved().configs, [&](RunConfig& config) {
+      config.parallel.stage_layers.clear();
+      for (const int64_t of_stage : layers) {
+        config.parallel.stage_layers.push_back(std::to_string(of_stage));
+      }
+    });
+  };
+  improve({with_layers(layers_by_time(improved().forecast))});
+  std::vector<int64_t> moved;
+  do {
+    moved = one_layer_moved(improved().forecast);
+  } while (!moved.empty() && improve({with_layers(moved)}));
+}
+
 // Doubles them while that helps, unless none are faster than those of the nodes.
 void LayoutSearcher::improve_copies() {
   const RunConfig& first = improved_config();
@@ -377,6 +404,7 @@ void LayoutSearcher::improve_fastest(bool zebra) {
   improved_ = static_cast<size_t>(fastest - found_.runs.begin());
   if (few_) improve_copies();
   improve_order();
+  improve_layers();
   if (few_) improve_chunks();
   improve_microbatch();
   improve_exchange();
@@ -414,46 +442,6 @@ LayoutSearch LayoutSearcher::run() {
 }
 
 }  // namespace
-
-std::vector<std::pair<std::string, std::string>> SearchedLayout::settings() const {
-  RunConfig copy = configs.front();
-  OptionTable table;
-  copy.declare(table);
-  std::vector<const char*> keys = {"train.micro_batch_tokens", "train.chunks"};
-  if (copy.train.shards > 0) keys.push_back("train.shards");
-  if (copy.train.expert_shards > 1) keys.push_back("train.expert_shards");
-  keys.push_back("parallel.layout");
-  if (copy.zebra()) {
-    keys.insert(keys.end(), {"parallel.attention_devices", "parallel.offloaded", "parallel.lags"});
-  }
-  if (copy.stages() > 1) keys.insert(keys.end(), {"parallel.stages", "parallel.order"});
-  if (copy.train.expert_shards > 1) keys.push_back("parallel.copies");
-  if (copy.parallel.exchange != ExchangeSetting::kAuto) keys.push_back("parallel.exchange");
-  std::vector<std::pair<std::string, std::string>> settings;
-  for (const char* key : keys) settings.emplace_back(key, table.find(key)->toml());
-  return settings;
-}
-
-std::string SearchedLayout::text() const {
-  std::string text;
-  for (const auto& [key, value] : settings()) {
-    text += (text.empty() ? "" : ", ") + key + " = " + value;
-  }
-  return (as_it_is ? "(as it is) " : "") + text;
-}
-
-std::string SearchedLayout::section() const {
-  std::string text, section;
-  for (const auto& [key, value] : settings()) {
-    const size_t dot = key.find('.');
-    if (key.substr(0, dot) != section) {
-      section = key.substr(0, dot);
-      text += "[" + section + "]\n";
-    }
-    text += key.substr(dot + 1) + " = " + value + "\n";
-  }
-  return text;
-}
 
 Result<SearchedLayout> forecast_layout(const ModelSizes& model, std::vector<RunConfig> configs,
                                        const ClusterSheet& cluster, const CoarseLimits& limits) {

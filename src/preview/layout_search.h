@@ -6,13 +6,14 @@
 // stages, with zebra and without, is tried with parallel.copies: one on each node of a stage, and
 // 2, 4, 8 and 16, which may be of unequal size, as far as all devices have room for so many copies
 // of the weights. Of the fastest with zebra and the fastest without, if both are near each other,
-// the other orders are tried, larger microbatches, and each parallel.exchange where the run leaves
-// it open. All are forecast with the tasks that `train` runs (preview/run_forecast.h), so models
-// with dense layers and nodes of any kinds are no special case. Fewer layouts are tried where
-// devices are many, of train.chunks the fewest and then more, of copies one on each node and then
-// more, and of zebra on equal nodes those whose experts are all away from attention; and steps of a
-// few layers are simulated (preview/few_layers.h), which for zebra in stages is breadth-first
-// alone, with the fewest chunks. parallel changes no bit; train does. Pure.
+// the other orders are tried, other parallel.stage_layers on unequal nodes, larger microbatches,
+// and each parallel.exchange where the run leaves it open. All are forecast with the tasks that
+// `train` runs (preview/run_forecast.h), so models with dense layers and nodes of any kinds are no
+// special case. Fewer layouts are tried where devices are many, of train.chunks the fewest and then
+// more, of copies one on each node and then more, and of zebra on equal nodes those whose experts
+// are all away from attention; and steps of a few layers are simulated (preview/few_layers.h),
+// which for zebra in stages is breadth-first alone, with the fewest chunks. parallel changes no
+// bit; train does. Pure.
 #pragma once
 
 #include <span>

@@ -42,7 +42,7 @@ RunSetup run_setup(const RunConfig& config) {
   setup.shares = config.parallel.shares;
   setup.stages = config.stages();
   setup.pipeline_order = config.parallel.order;
-  setup.stage_layers = config.stage_layers;
+  setup.stage_layers = config.stage_layers();
   setup.copies = config.copies();
   setup.deal_attention(config.attention_devices(std::ssize(setup.devices)));
   setup.zebra = config.zebra();
@@ -127,6 +127,13 @@ Status check_layers(const ModelShape& model, const RunSetup& setup) {
         strf("parallel.stages = %d: each needs a layer and a device, and there are %lld "
              "layers and %d devices; set %lld at most",
              setup.stages, (long long)model.num_layers(), setup.num_devices(), (long long)most));
+  }
+  const int64_t listed =
+      std::accumulate(setup.stage_layers.begin(), setup.stage_layers.end(), int64_t{0});
+  if (setup.stages > 1 && !setup.stage_layers.empty() && listed != model.num_layers()) {
+    return Status(Exit::kUsage, strf("parallel.stage_layers are %lld in all, and the model has "
+                                     "%lld layers; let their sum be that",
+                                     (long long)listed, (long long)model.num_layers()));
   }
   if (int64_t{setup.stages} * setup.copies > setup.num_devices()) {
     return Status(Exit::kUsage,

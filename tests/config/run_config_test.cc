@@ -80,61 +80,64 @@ TEST(RunConfig, ResolvedTomlReadsBackEqual) {
   EXPECT_EQ(everything(*plain), everything(RunConfig()));
 }
 
+// Options that change no result.
+const std::vector<std::string> kHarmless = {"model.path",
+                                            "data.path",
+                                            "train.devices",
+                                            "data.eval_path",
+                                            "train.output_dir",
+                                            "train.save_steps",
+                                            "train.eval_steps",
+                                            "train.eval_batches",
+                                            "train.early_stop",
+                                            "train.keep_best",
+                                            "train.keep_copies",
+                                            "train.tensorboard",
+                                            "train.watch_steps",
+                                            "train.watch_load",
+                                            "train.log_steps",
+                                            "train.threads",
+                                            "parallel.layout",
+                                            "parallel.attention_devices",
+                                            "parallel.offloaded",
+                                            "parallel.lags",
+                                            "parallel.kept_rows",
+                                            "parallel.stages",
+                                            "parallel.stage_layers",
+                                            "parallel.copies",
+                                            "parallel.order",
+                                            "parallel.exchange",
+                                            "parallel.shares",
+                                            "parallel.place",
+                                            "parallel.sharing",
+                                            "parallel.migrate_steps",
+                                            "train.trace_steps",
+                                            "memory.device",
+                                            "memory.host",
+                                            "memory.disk",
+                                            "memory.io",
+                                            "memory.pin",
+                                            "sample.prompts",
+                                            "sample.max_new_tokens",
+                                            "memory.drive_tbw",
+                                            "train.optimizer_threads",
+                                            "parallel.deadline_s",
+                                            "parallel.work_s",
+                                            "parallel.heartbeat_s",
+                                            "parallel.ports",
+                                            "parallel.nccl",
+                                            "sample.steps",
+                                            "sample.chat",
+                                            "plan.prefetch",
+                                            "plan.optimizer_at_end",
+                                            "plan.whole_layers",
+                                            "plan.microbatch_major",
+                                            "plan.padded_experts",
+                                            "train.trace_routing",
+                                            "plan.in_place",
+                                            "plan.group_blocks"};
+
 TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
-  const std::vector<std::string> harmless = {"model.path",
-                                             "data.path",
-                                             "train.devices",
-                                             "data.eval_path",
-                                             "train.output_dir",
-                                             "train.save_steps",
-                                             "train.eval_steps",
-                                             "train.eval_batches",
-                                             "train.early_stop",
-                                             "train.keep_best",
-                                             "train.keep_copies",
-                                             "train.tensorboard",
-                                             "train.watch_steps",
-                                             "train.watch_load",
-                                             "train.log_steps",
-                                             "train.threads",
-                                             "parallel.layout",
-                                             "parallel.attention_devices",
-                                             "parallel.offloaded",
-                                             "parallel.lags",
-                                             "parallel.kept_rows",
-                                             "parallel.stages",
-                                             "parallel.copies",
-                                             "parallel.order",
-                                             "parallel.exchange",
-                                             "parallel.shares",
-                                             "parallel.place",
-                                             "parallel.sharing",
-                                             "parallel.migrate_steps",
-                                             "train.trace_steps",
-                                             "memory.device",
-                                             "memory.host",
-                                             "memory.disk",
-                                             "memory.io",
-                                             "memory.pin",
-                                             "sample.prompts",
-                                             "sample.max_new_tokens",
-                                             "memory.drive_tbw",
-                                             "train.optimizer_threads",
-                                             "parallel.deadline_s",
-                                             "parallel.work_s",
-                                             "parallel.heartbeat_s",
-                                             "parallel.ports",
-                                             "parallel.nccl",
-                                             "sample.steps",
-                                             "sample.chat",
-                                             "plan.prefetch",
-                                             "plan.optimizer_at_end",
-                                             "plan.whole_layers",
-                                             "plan.microbatch_major",
-                                             "plan.padded_experts",
-                                             "train.trace_routing",
-                                             "plan.in_place",
-                                             "plan.group_blocks"};
   const uint64_t before = complete_config().config_hash();
   EXPECT_EQ(before, complete_config().config_hash());
   RunConfig names;
@@ -146,7 +149,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
     config.declare(table);
     const Option& option = *table.find(key.key);
     ASSERT_TRUE(option.assign(other_value(option)).ok());
-    const bool same = std::find(harmless.begin(), harmless.end(), key.key) != harmless.end();
+    const bool same = std::find(kHarmless.begin(), kHarmless.end(), key.key) != kHarmless.end();
     EXPECT_EQ(config.config_hash() == before, same) << key.key;
   }
 }
@@ -400,6 +403,26 @@ TEST(RunConfig, PipelinesNeedADeviceForEachStage) {
   EXPECT_EQ(config.stages(), 1);
   config.parallel.stages = -1;
   EXPECT_EQ(config.validate().code(), Exit::kUsage);
+}
+
+TEST(RunConfig, StageLayersAreANumberForEachStage) {
+  RunConfig config = complete_config();
+  config.train.devices = {"cpu*4"};
+  config.parallel.layout = LayoutKind::kPipeline;
+  config.parallel.stages = 2;
+  EXPECT_EQ(config.stage_layers(), std::vector<int64_t>());
+  config.parallel.stage_layers = {"3", "5"};
+  EXPECT_TRUE(config.validate().ok()) << config.validate().message();
+  EXPECT_EQ(config.stage_layers(), (std::vector<int64_t>{3, 5}));
+  for (const std::vector<std::string>& bad : std::vector<std::vector<std::string>>{
+           {}, {"8"}, {"3", "3", "2"}, {"0", "8"}, {"auto", "8"}, {"-1", "9"}, {"3", "5x"}}) {
+    config.parallel.stage_layers = bad;
+    EXPECT_EQ(config.validate().code(), Exit::kUsage);
+    EXPECT_NE(config.validate().message().find("parallel.stage_layers"), std::string::npos);
+  }
+  config.parallel.stage_layers = {"8"};
+  config.parallel.layout = LayoutKind::kExperts;
+  EXPECT_TRUE(config.validate().ok()) << "nobody asks for stages";
 }
 
 // Each stage of a zebra run has a device that attends and one that does not.

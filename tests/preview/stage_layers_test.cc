@@ -6,26 +6,14 @@
 
 #include "preview/run_forecast.h"
 #include "tests/preview/published_configs.h"
+#include "tests/preview/twelve_layers.h"
 #include "tests/testing/ranks/rank_threads.h"
 #include "train/run_setup.h"
 
 namespace pagoda {
 namespace {
 
-// A token meets these parameters in a layer: in attention 512 x 64 x (8 + 2 + 2 + 8) = 0.66
-// million, in two experts 2 x 3 x 512 x 512 = 1.57 million; the head has half a million.
-constexpr const char* kConfig = R"({
-  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 1000,
-  "hidden_size": 512, "num_hidden_layers": 12, "num_attention_heads": 8,
-  "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512,
-  "moe_intermediate_size": 512, "num_experts": 8, "num_experts_per_tok": 2,
-  "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-  "tie_word_embeddings": false, "router_aux_loss_coef": 0.01, "initializer_range": 0.02,
-  "max_position_embeddings": 4096, "mlp_only_layers": [], "decoder_sparse_step": 1,
-  "attention_bias": false})";
 constexpr int64_t kLayers = 12;
-
-ModelSizes model() { return parse_model_sizes(kConfig, "test").take(); }
 
 RunConfig run_on(const std::string& devices) {
   RunConfig config;
@@ -42,7 +30,7 @@ RunConfig run_on(const std::string& devices) {
 }
 
 std::vector<int64_t> layers_of(const RunConfig& config) {
-  auto planned = planned_run(model(), config, machine("cpu-2-cores"));
+  auto planned = planned_run(twelve_layers(), config, machine("cpu-2-cores"));
   EXPECT_TRUE(planned.ok()) << planned.status().message();
   return planned->shape.stages.layer_counts(kLayers);
 }
@@ -58,9 +46,9 @@ TEST(StageLayers, AStepIsShorterByThem) {
     config.parallel.order = order;
     MachineSheet sheet = machine("cpu-2-cores");
     sheet.host.cores = 8;  // nothing waits for a core
-    const RunForecast by_speed = forecast_run(model(), config, sheet, kFinePlan).take();
+    const RunForecast by_speed = forecast_run(twelve_layers(), config, sheet, kFinePlan).take();
     config.parallel.shares = ShareKind::kUniform;
-    const RunForecast even = forecast_run(model(), config, sheet, kFinePlan).take();
+    const RunForecast even = forecast_run(twelve_layers(), config, sheet, kFinePlan).take();
     ASSERT_TRUE(by_speed.step && even.step);
     const auto layers = [](const RunForecast& of) {
       return Layers{of.devices[0].layers, of.devices[1].layers};
@@ -110,7 +98,7 @@ TEST(StageLayers, StayWhateverIsMeasured) {
   RunConfig config = run_on("cpu/8,cpu/16");
   config.parallel.shares = ShareKind::kMeasured;
   RunSetup setup = run_setup(config);
-  const ModelShape shape = model().shape;
+  const ModelShape shape = twelve_layers().shape;
   const Stages listed = make_run_shape(shape, setup).stages;
   EXPECT_EQ(listed.layer_counts(kLayers), (Layers{8, 4}));
   setup.devices[0].measured_attention = setup.devices[0].measured_experts = 0.001;
@@ -126,7 +114,7 @@ TEST(StageLayers, PlannedAreThoseOfRanks) {
   cluster.network.gb_s = 1;
   cluster.nodes.assign(2, machine("cpu-2-cores"));
   for (RunConfig& config : configs) config.total_devices = 2;
-  auto planned = planned_ranks(model(), configs, cluster);
+  auto planned = planned_ranks(twelve_layers(), configs, cluster);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
   std::vector<Stages> run(2);
   RankThreads threads(2, {0, 1, 0, 1}, {});
@@ -134,13 +122,13 @@ TEST(StageLayers, PlannedAreThoseOfRanks) {
     const auto rank = static_cast<size_t>(group.rank());
     RunSetup setup = run_setup(configs[rank]);
     ASSERT_TRUE(join_ranks(configs[rank], group, setup).ok());
-    run[rank] = make_run_shape(model().shape, setup).stages;
+    run[rank] = make_run_shape(twelve_layers().shape, setup).stages;
   });
   for (size_t r = 0; r < 2; ++r) {
     EXPECT_EQ((*planned)[r].shape.stages.layers, run[r].layers);
     EXPECT_EQ(run[r].layer_counts(kLayers), (Layers{8, 4}));
   }
-  auto forecast = forecast_ranks(model(), configs, cluster, kFinePlan);
+  auto forecast = forecast_ranks(twelve_layers(), configs, cluster, kFinePlan);
   ASSERT_TRUE(forecast.ok()) << forecast.status().message();
   EXPECT_EQ(forecast->stage_layers, (Layers{8, 4}));
 }
@@ -156,7 +144,7 @@ TEST(StageLayers, FollowTheCoresOfNodes) {
     config.train.threads = 0;
     config.total_devices = 2;
   }
-  auto planned = planned_ranks(model(), configs, cluster);
+  auto planned = planned_ranks(twelve_layers(), configs, cluster);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
   EXPECT_EQ(planned->front().shape.stages.layer_counts(kLayers), (Layers{4, 8}));
 }
@@ -172,13 +160,13 @@ TEST(StageLayers, OfGpusFollowTheirNumber) {
   config.total_devices = devices_of_nodes(config, cluster);
   ASSERT_EQ(config.total_devices, 4);
   std::vector<RunConfig> configs(3, config);
-  auto planned = planned_ranks(model(), configs, cluster);
+  auto planned = planned_ranks(twelve_layers(), configs, cluster);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
   EXPECT_EQ(planned->front().shape.stages.layer_counts(kLayers), (Layers{6, 6}));
   EXPECT_EQ(planned->front().shape.shard_device, (std::vector<int>{0, 1, 2, 3}));
   cluster.nodes[2] = machine("gpu-a40");
   for (RunConfig& of_rank : configs) of_rank.total_devices = 3;
-  planned = planned_ranks(model(), configs, cluster);
+  planned = planned_ranks(twelve_layers(), configs, cluster);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
   EXPECT_EQ(planned->front().shape.stages.layer_counts(kLayers), (Layers{8, 4}));
 }

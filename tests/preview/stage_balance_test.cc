@@ -1,0 +1,101 @@
+// Layers of stages on unequal GPUs, whose speeds only a sheet knows.
+#include "preview/stage_balance.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+#include "preview/layout_search.h"
+#include "tests/preview/published_configs.h"
+#include "tests/preview/twelve_layers.h"
+
+namespace pagoda {
+namespace {
+
+using Layers = std::vector<int64_t>;
+
+RanksForecast busy(const Layers& layers, const std::vector<double>& device_busy_s) {
+  RanksForecast forecast;
+  forecast.stage_layers = layers;
+  forecast.step.device_busy_s = device_busy_s;
+  return forecast;
+}
+
+TEST(StageBalance, LayersFollowTheTimeThatTheyTook) {
+  // A layer takes 1 s on one and 3 s on the other: 9 and 3 of twelve end together.
+  EXPECT_EQ(layers_by_time(busy({6, 6}, {6, 18})), (Layers{9, 3}));
+  EXPECT_EQ(layers_by_time(busy({9, 3}, {9, 9})), (Layers{9, 3}));
+  // The busiest of a stage's devices counts.
+  EXPECT_EQ(layers_by_time(busy({6, 6}, {2, 6, 18, 1})), (Layers{9, 3}));
+}
+
+TEST(StageBalance, OneLayerMovesToWhoHasLeastToDo) {
+  EXPECT_EQ(one_layer_moved(busy({4, 4, 4}, {5, 9, 4})), (Layers{4, 3, 5}));
+  EXPECT_EQ(one_layer_moved(busy({11, 1}, {5, 9})), Layers{});
+}
+
+// An A40 is slower than an L40S. In a pipeline of both its stages have fewer layers, and the run
+// file says so.
+TEST(StageBalance, ASearchDividesLayersByWhatGpusDo) {
+  const ModelSizes model = twelve_layers();
+  ClusterSheet cluster;
+  cluster.network.gb_s = 25;
+  cluster.network.latency_us = 15;
+  cluster.nodes = {machine("gpu-l40s"), machine("gpu-l40s"), machine("gpu-a40"),
+                   machine("gpu-a40")};
+  RunConfig config;
+  config.data.sequence_len = config.train.micro_batch_tokens = 2048;
+  config.train.tokens_per_step = 16 * config.data.sequence_len;
+  config.train.save_steps = 0;
+  config.total_devices = 4;
+  const std::vector<RunConfig> configs(4, config);
+  const SearchedLayout best = search_layouts(model, configs, cluster, kCoarsePlan).runs.front();
+  ASSERT_EQ(best.configs.front().stages(), 4) << best.text();
+  const Layers layers = best.forecast.stage_layers;
+  EXPECT_EQ(best.configs.front().stage_layers(), layers) << best.text();
+  EXPECT_EQ(std::accumulate(layers.begin(), layers.end(), int64_t{0}), 12);
+  EXPECT_GT(std::min(layers[0], layers[1]), std::max(layers[2], layers[3]));
+  EXPECT_NE(best.section().find("\nstage_layers = [\"" + std::to_string(layers[0]) + "\", "),
+            std::string::npos)
+      << best.section();
+  std::vector<RunConfig> even = best.configs;
+  for (RunConfig& of_rank : even) of_rank.parallel.stage_layers = {"auto"};
+  auto alike = forecast_ranks(model, even, cluster, kCoarsePlan);
+  ASSERT_TRUE(alike.ok()) << alike.status().message();
+  EXPECT_EQ(alike->stage_layers, (Layers{3, 3, 3, 3})) << "GPUs are listed alike";
+  std::printf("layers alike %.4f s, otherwise %.4f s\n", alike->step.step_s(),
+              best.forecast.step.step_s());
+  EXPECT_LT(best.forecast.step.step_s(), 0.95 * alike->step.step_s());
+}
+
+// What the run file says, whatever devices are listed with.
+TEST(StageBalance, ARunFilesLayersStay) {
+  RunConfig config;
+  config.train.devices = {"cpu/8,cpu/16"};
+  config.train.threads = 1;
+  config.train.save_steps = 0;
+  config.data.sequence_len = config.train.micro_batch_tokens = 256;
+  config.train.tokens_per_step = 16 * 256;
+  config.train.chunks = 8;
+  config.parallel.layout = LayoutKind::kPipeline;
+  config.parallel.stages = 2;
+  config.memory.device = MemorySize::parse("1GiB").take();
+  for (const PipelineOrder order : {PipelineOrder::kGpipe, PipelineOrder::kBreadthFirst}) {
+    config.parallel.order = order;
+    config.parallel.stage_layers = {"5", "7"};
+    auto planned = planned_run(twelve_layers(), config, machine("cpu-2-cores"));
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    EXPECT_EQ(planned->shape.stages.layer_counts(12), (Layers{5, 7}));
+  }
+  config.parallel.stage_layers = {"5", "8"};
+  auto planned = planned_run(twelve_layers(), config, machine("cpu-2-cores"));
+  EXPECT_EQ(planned.status().code(), Exit::kUsage);
+  EXPECT_NE(planned.status().message().find("13 in all, and the model has 12 layers"),
+            std::string::npos)
+      << planned.status().message();
+}
+
+}  // namespace
+}  // namespace pagoda
