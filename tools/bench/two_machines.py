@@ -4,7 +4,7 @@ between them of a rate that is set at both ends. In them docs/clusters.md is fol
 doctor, a sheet of the cluster, a plan from that sheet, and a run, whose step is held against the
 plan, whose bytes against those that the wire counted, and whose result against one process's. With
 --slowed, the run is also timed as one process, and as one and two on both of them, each with a
-device that is slowed so often.
+device that is slowed so often, and two on both of them in each order of exchanges.
 
   two_machines.py PAGODA [--mbit 1000 100] [--steps 8] [--rounds 9] [--slowed TIMES] [--dir DIR]
 
@@ -231,26 +231,40 @@ def at_rate(machines, mbit, steps, rounds, expected):
     return same
 
 
+def slowed_run(machines, name, count, slowed, *flags):
+    """The median step and the exported hash of a run of `count` processes on devices that are
+    slowed, one on the first machine or as many on each."""
+    folder = machines.folder
+    (folder / f"{name}.toml").write_text(RUN_FILE.format(output=name, steps=WARM_STEPS + 3))
+    words = [machines.pagoda, "train", f"{name}.toml", "--train.devices", f"cpu/{slowed}",
+             "--train.optimizer_threads", "1", *flags]
+    if count == 1:
+        must(machines.inside(0, words), cwd=folder)
+    else:
+        machines.mpirun(words, count // 2)
+    steps = steps_of(folder / name / "metrics.jsonl")[WARM_STEPS:]
+    return statistics.median(step["step_s"] for step in steps), exported(machines, name)
+
+
 def scaling(machines, mbit, slowed):
     """The step of one process, and of one and two on each machine, whose devices are slowed."""
     machines.set_rate(mbit)
-    folder, medians, hashes = machines.folder, [], []
-    for count in (1, 2, 4):
-        name = f"slowed{mbit}-{count}"
-        (folder / f"{name}.toml").write_text(RUN_FILE.format(output=name, steps=WARM_STEPS + 3))
-        words = [machines.pagoda, "train", f"{name}.toml", "--train.devices", f"cpu/{slowed}",
-                 "--train.optimizer_threads", "1"]
-        if count == 1:
-            must(machines.inside(0, words), cwd=folder)
-        else:
-            machines.mpirun(words, count // 2)
-        steps = steps_of(folder / name / "metrics.jsonl")[WARM_STEPS:]
-        medians.append(statistics.median(step["step_s"] for step in steps))
-        hashes.append(exported(machines, name))
+    runs = [slowed_run(machines, f"slowed{mbit}-{count}", count, slowed) for count in (1, 2, 4)]
+    medians = [step_s for step_s, _ in runs]
     print(f"{mbit:5} Mb/s: with cpu/{slowed}, a step takes {medians[0]:.2f} s in one process, "
           f"{medians[1]:.2f} s in one on each machine ({medians[0] / medians[1]:.2f} x), "
           f"{medians[2]:.2f} s in two on each ({medians[0] / medians[2]:.2f} x)", flush=True)
-    return len(set(hashes)) == 1
+    return len({of_run for _, of_run in runs}) == 1
+
+
+def orders(machines, mbit, slowed):
+    """The step of two processes on each machine, in each order of their exchanges."""
+    machines.set_rate(mbit)
+    runs = {order: slowed_run(machines, f"{order}{mbit}", 4, slowed, "--parallel.exchange", order)
+            for order in ("flat", "halo", "rounds")}
+    print(f"{mbit:5} Mb/s: with cpu/{slowed}, two on each machine, a step takes " + ", ".join(
+        f"{step_s:.2f} s {order}" for order, (step_s, _) in runs.items()), flush=True)
+    return len({of_run for _, of_run in runs.values()}) == 1
 
 
 def namespaces():
@@ -287,6 +301,7 @@ def main():
         good = [at_rate(machines, mbit, args.steps, args.rounds, expected) for mbit in args.mbit]
         if args.slowed:
             good += [scaling(machines, mbit, args.slowed) for mbit in args.mbit]
+            good += [orders(machines, mbit, args.slowed) for mbit in args.mbit]
     return 0 if all(good) else 1
 
 
