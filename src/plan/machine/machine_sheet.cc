@@ -45,7 +45,8 @@ void declare_rest(MachineSheet& m, OptionTable& t) {
   t.section("profile", "Devices of a run, measured by bench machine RUN");
   t.add("model", m.profile.model, kRunOnly, "what the costs were measured with");
   t.add("devices", m.profile.devices, kRunOnly, "as train.devices names them");
-  t.add("costs", m.profile.costs, kRunOnly, "device, task: us of a task, and of each of its units");
+  t.add("costs", m.profile.costs, kRunOnly,
+        "device, task: us of a task, of each of its units, and of the start of some together");
   t.add("least_kept", m.profile.least_kept, kRunOnly,
         "experts of all layers that devices with experts alone cannot hold");
   t.add("most_kept", m.profile.most_kept, kRunOnly,

@@ -73,7 +73,8 @@ struct MachineSheet {
   struct Profile {
     std::string model;                 // the sizes it holds for (profile_key)
     std::vector<std::string> devices;  // as train.devices names them
-    // What tasks take, "cpu/8:24, attention: 120.5 3.25": us of a task, and of each of its units.
+    // What tasks take, "cpu/8:24, attention: 120.5 3.25": us of a task, of each of its units, and,
+    // as a third number where tasks are computed together, of their start.
     std::vector<std::string> costs;
     // Experts of all layers that those which attend must keep, since the others cannot hold them,
     // and that each of them can hold.
