@@ -160,14 +160,14 @@ TEST_F(SharedCards, AReceiverTakesInItsOrder) {
   EXPECT_GE(both_s - first_s, 0.020) << "the second began behind the first";
 }
 
-// The second transfer waits for the first, though both are expected. (The longest wait of some, on
-// a busy machine: a piece of the second may be on its way when the first comes.)
+// The second transfer waits for the first, though its receiver is there sooner. (The median of
+// some, on a busy machine: a piece of the second is on its way when the first comes.)
 TEST_F(SharedCards, ASenderSendsInItsOrder) {
   const auto lane = make_lane("lane"), first_taker = make_lane("first"),
              second_taker = make_lane("second");
   const std::vector<std::byte> source(kBytes);
   std::vector<std::byte> first(kBytes), second(kBytes);
-  double longest_s = 0;
+  std::vector<double> waits_s;
   for (int64_t trial = 0; trial < 10; ++trial) {
     SlowLink& link = *links_[0];
     link.send({trial, 0, 1, kBytes}, source.data(), *lane);
@@ -177,9 +177,10 @@ TEST_F(SharedCards, ASenderSendsInItsOrder) {
     first_taker->synchronize();
     const int64_t first_us = monotonic_us();
     second_taker->synchronize();
-    longest_s = std::max(longest_s, 1e-6 * static_cast<double>(monotonic_us() - first_us));
+    waits_s.push_back(1e-6 * static_cast<double>(monotonic_us() - first_us));
   }
-  EXPECT_GE(longest_s, 0.015);
+  std::ranges::sort(waits_s);
+  EXPECT_GE(waits_s[waits_s.size() / 2], 0.010);
 }
 
 TEST_F(SharedCards, AnUnreceivedTransferStopsNobody) {
