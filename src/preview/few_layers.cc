@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "config/option_value.h"
 #include "plan/machine/model_cost.h"
 
 namespace pagoda {
@@ -150,10 +151,7 @@ Result<RanksForecast> forecast_with(const StageLayers& layers, const ModelSizes&
   std::vector<RunConfig> fewer(configs.begin(), configs.end());
   for (size_t r = 0; r < fewer.size(); ++r) {
     offload_alike(model.shape, fewer[r]);
-    fewer[r].parallel.stage_layers.clear();
-    for (const int64_t of_stage : layers.few) {
-      fewer[r].parallel.stage_layers.push_back(std::to_string(of_stage));
-    }
+    fewer[r].parallel.stage_layers = texts_of(layers.few);
     // Rows travel in as many waves as among all layers, whose groups the least has no room for.
     fewer[r].plan.group_blocks = whole[r].run.shape.group_blocks;
   }

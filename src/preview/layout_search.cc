@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "config/option_value.h"
 #include "preview/few_layers.h"
 #include "preview/stage_balance.h"
 #include "preview/zebra_choice.h"
@@ -340,12 +341,8 @@ void LayoutSearcher::improve_layers() {
   if (improved_config().stages() == 1 || cluster_.equal_nodes()) return;
   if (!own_.front().auto_stage_layers()) return;
   const auto with_layers = [&](const std::vector<int64_t>& layers) {
-    return changed(improved().configs, [&](RunConfig& config) {
-      config.parallel.stage_layers.clear();
-      for (const int64_t of_stage : layers) {
-        config.parallel.stage_layers.push_back(std::to_string(of_stage));
-      }
-    });
+    return changed(improved().configs,
+                   [&](RunConfig& config) { config.parallel.stage_layers = texts_of(layers); });
   };
   improve({with_layers(layers_by_time(improved().forecast))});
   std::vector<int64_t> moved;

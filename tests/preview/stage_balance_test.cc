@@ -70,32 +70,5 @@ TEST(StageBalance, ASearchDividesLayersByWhatGpusDo) {
   EXPECT_LT(best.forecast.step.step_s(), 0.95 * alike->step.step_s());
 }
 
-// What the run file says, whatever devices are listed with.
-TEST(StageBalance, ARunFilesLayersStay) {
-  RunConfig config;
-  config.train.devices = {"cpu/8,cpu/16"};
-  config.train.threads = 1;
-  config.train.save_steps = 0;
-  config.data.sequence_len = config.train.micro_batch_tokens = 256;
-  config.train.tokens_per_step = 16 * 256;
-  config.train.chunks = 8;
-  config.parallel.layout = LayoutKind::kPipeline;
-  config.parallel.stages = 2;
-  config.memory.device = MemorySize::parse("1GiB").take();
-  for (const PipelineOrder order : {PipelineOrder::kGpipe, PipelineOrder::kBreadthFirst}) {
-    config.parallel.order = order;
-    config.parallel.stage_layers = {"5", "7"};
-    auto planned = planned_run(twelve_layers(), config, machine("cpu-2-cores"));
-    ASSERT_TRUE(planned.ok()) << planned.status().message();
-    EXPECT_EQ(planned->shape.stages.layer_counts(12), (Layers{5, 7}));
-  }
-  config.parallel.stage_layers = {"5", "8"};
-  auto planned = planned_run(twelve_layers(), config, machine("cpu-2-cores"));
-  EXPECT_EQ(planned.status().code(), Exit::kUsage);
-  EXPECT_NE(planned.status().message().find("13 in all, and the model has 12 layers"),
-            std::string::npos)
-      << planned.status().message();
-}
-
 }  // namespace
 }  // namespace pagoda

@@ -80,6 +80,21 @@ TEST(StageLayers, FollowWhatDevicesAreListedWith) {
   EXPECT_EQ(layers_of(three), (Layers{7, 5}));
 }
 
+TEST(StageLayers, ARunFilesLayersStay) {
+  RunConfig config = run_on("cpu/8,cpu/16");
+  config.parallel.stage_layers = {"5", "7"};
+  for (const PipelineOrder order : {PipelineOrder::kGpipe, PipelineOrder::kBreadthFirst}) {
+    config.parallel.order = order;
+    EXPECT_EQ(layers_of(config), (Layers{5, 7}));
+  }
+  config.parallel.stage_layers = {"5", "8"};
+  auto planned = planned_run(twelve_layers(), config, machine("cpu-2-cores"));
+  EXPECT_EQ(planned.status().code(), Exit::kUsage);
+  EXPECT_NE(planned.status().message().find("13 in all, and the model has 12 layers"),
+            std::string::npos)
+      << planned.status().message();
+}
+
 // Devices that attend and those with experts work at once: a stage takes what the longer of both
 // does. Experts take 1.57 x 10 and 1.57 x 20, attention 0.67 x 20 in both.
 TEST(StageLayers, InZebraFollowTheSlowerKind) {

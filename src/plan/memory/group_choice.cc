@@ -62,6 +62,7 @@ int64_t most_for_overlap(const RunShape& shape) {
   const int64_t blocks = div_ceil(shape.round_rows(), shape.row_block);
   // The devices of a copy share a layer, and its rows are a part of these.
   const int64_t groups = kLeastGroups * div_ceil(shape.devices, shape.stages.count);
+  // No layer has more: of each expert one block may have few rows.
   if (!shape.training && blocks < groups) return blocks + shape.num_experts;
   return std::max<int64_t>(1, blocks / groups);
 }
