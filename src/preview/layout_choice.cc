@@ -25,6 +25,10 @@ Result<double> step_s(const ModelSizes& model, const MachineSheet& sheet, const 
   return run.step ? run.step->step_s() : 0.0;
 }
 
+std::string step_text(double seconds) {
+  return seconds > 0 ? strf("takes %.3f s", seconds) : "does not fit";
+}
+
 }  // namespace
 
 Result<LayoutChoice> choose_layout(const ModelSizes& model, const MachineSheet& sheet,
@@ -35,6 +39,7 @@ Result<LayoutChoice> choose_layout(const ModelSizes& model, const MachineSheet& 
   zebra.parallel.layout = LayoutKind::kZebra;
   experts.parallel.layout = LayoutKind::kExperts;
   if (!check_zebra_run(zebra).ok() || !measured(model, sheet, config)) return choice;
+  choice.simulated = true;
   ASSIGN_OR_RETURN(choice.zebra_s, step_s(model, sheet, zebra));
   ASSIGN_OR_RETURN(choice.experts_s, step_s(model, sheet, experts));
   config = choice.zebra() ? zebra : experts;
@@ -44,12 +49,10 @@ Result<LayoutChoice> choose_layout(const ModelSizes& model, const MachineSheet& 
 Status choose_layout(const MachineSheet& measured, RunConfig& config) {
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
   ASSIGN_OR_RETURN(const LayoutChoice choice, choose_layout(model, measured, config));
-  if (choice.experts_s > 0) {
-    log_info(
-        strf("parallel.layout %s, as planned for %s: %.3f s a step with zebra, %.3f s with "
-             "experts",
-             choice.zebra() ? "zebra" : "experts", measured.machine.name.c_str(), choice.zebra_s,
-             choice.experts_s));
+  if (choice.simulated) {
+    log_info(strf("parallel.layout %s, as planned for %s: a step with zebra %s, with experts %s",
+                  choice.zebra() ? "zebra" : "experts", measured.machine.name.c_str(),
+                  step_text(choice.zebra_s).c_str(), step_text(choice.experts_s).c_str()));
   }
   return Status();
 }

@@ -8,17 +8,18 @@
 
 namespace pagoda {
 
-// Simulated steps of both layouts; 0: not compared.
+// Simulated steps of both layouts; 0: one that does not fit, or neither was simulated.
 struct LayoutChoice {
   double zebra_s = 0, experts_s = 0;
-  bool zebra() const { return zebra_s > 0 && zebra_s < experts_s; }
+  bool simulated = false;
+  bool zebra() const { return zebra_s > 0 && (experts_s == 0 || zebra_s < experts_s); }
 };
 
-// Sets the layout of a run of one process: zebra where its simulated step is the shorter one, in
-// which the planner has chosen what else is open. Where the sheet has no profile of the run's sizes
-// and devices, and where zebra cannot run (a single device or chunk), "auto" stays, which is
-// experts. Returns the errors of forecast_run. REQUIRES: config.validate_for_planning(), a
-// microbatch that is a number.
+// Sets the layout of a run of one process: zebra where its simulated step is the shorter one, or
+// the only one that fits, in which the planner has chosen what else is open. Where the sheet has no
+// profile of the run's sizes and devices, and where zebra cannot run (a single device or chunk),
+// "auto" stays, which is experts. Returns the errors of forecast_run. REQUIRES:
+// config.validate_for_planning(), a microbatch that is a number.
 Result<LayoutChoice> choose_layout(const ModelSizes& model, const MachineSheet& sheet,
                                    RunConfig& config);
 
