@@ -106,11 +106,8 @@ Status check_counts(const RunConfig& c) {
   RETURN_IF_ERROR(check_trace(t.trace_steps));
   RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
   RETURN_IF_ERROR(check_range("train.optimizer_threads", t.optimizer_threads, 0, 1024));
-  auto devices = parse_devices(t.devices);
-  if (!devices.ok()) {
-    return Status(devices.status().code(), "train.devices: " + devices.status().message());
-  }
-  const int64_t most = devices->empty() ? kMostDevices : c.num_devices();
+  RETURN_IF_ERROR(c.check_devices());
+  const int64_t most = parse_devices(t.devices).value().empty() ? kMostDevices : c.num_devices();
   RETURN_IF_ERROR(check_range("parallel.attention_devices", c.parallel.attention_devices, 0, most));
   RETURN_IF_ERROR(check_range("parallel.copies", c.parallel.copies, 1, kMostDevices));
   RETURN_IF_ERROR(check_range("parallel.migrate_steps", c.parallel.migrate_steps, 0, kMaxSteps));

@@ -154,6 +154,8 @@ struct RunConfig {
   // Checks the rules of single values and between values that hold for every use. kUsage naming
   // key, value and remedy.
   Status validate() const;
+  // kUsage: what train.devices names is no list of devices (parse_devices()).
+  Status check_devices() const;
   // Checks that GPUs which train.devices names are there, and usable.
   Status check_gpus() const;
   // Checks that chunks, shards and expert_shards divide what they must. REQUIRES: tokens are above

@@ -21,6 +21,11 @@ Result<std::vector<Gpu>> listed_gpus(const std::vector<ListedDevice>& devices) {
 
 }  // namespace
 
+Status RunConfig::check_devices() const {
+  const Status listed = parse_devices(train.devices).status();
+  return listed.ok() ? listed : Status(listed.code(), "train.devices: " + listed.message());
+}
+
 Status RunConfig::check_gpus() const {
   const std::vector<ListedDevice> devices = this->devices();
   if (!names_gpus(devices)) return Status();

@@ -246,12 +246,18 @@ Result<PlannedRun> planned_run(const ModelSizes& model, const RunConfig& planned
   return std::move(runs.front());
 }
 
-int64_t devices_of_nodes(const RunConfig& config, const ClusterSheet& cluster) {
+int64_t devices_of_nodes(std::span<const RunConfig> configs, const ClusterSheet& cluster) {
+  CHECK(configs.size() == cluster.nodes.size());
   int64_t devices = 0;
-  for (const MachineSheet& node : cluster.nodes) {
-    devices += node.gpu() ? node.device.count : std::ssize(config.devices());
+  for (size_t r = 0; r < configs.size(); ++r) {
+    const MachineSheet& node = cluster.nodes[r];
+    devices += node.gpu() ? node.device.count : std::ssize(configs[r].devices());
   }
   return devices;
+}
+
+int64_t devices_of_nodes(const RunConfig& config, const ClusterSheet& cluster) {
+  return devices_of_nodes(std::vector(cluster.nodes.size(), config), cluster);
 }
 
 Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,

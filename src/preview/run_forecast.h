@@ -26,7 +26,9 @@ Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,
                                               std::span<const RunConfig> configs,
                                               const ClusterSheet& cluster);
 
-// The devices of all nodes that such a run has, for RunConfig::total_devices.
+// The devices of all nodes that such a run has, for RunConfig::total_devices: where its ranks have
+// settings of their own (configs: [rank]), and where all have the same.
+int64_t devices_of_nodes(std::span<const RunConfig> configs, const ClusterSheet& cluster);
 int64_t devices_of_nodes(const RunConfig& config, const ClusterSheet& cluster);
 
 struct RunForecast {

@@ -434,6 +434,15 @@ TEST(RunForecast, RanksHaveTheirOwnSettingsAndMachines) {
   EXPECT_EQ(planned_ranks(model, both, cluster).status().code(), Exit::kUsage);
 }
 
+TEST(RunForecast, RanksMayListUnequalNumbersOfDevices) {
+  ClusterSheet cluster;
+  cluster.nodes = {this_machine_sheet(), this_machine_sheet(), machine("gpu-2xa40")};
+  std::vector<RunConfig> configs(3);
+  configs[1].train.devices = {"cpu/4*2", "cpu"};
+  EXPECT_EQ(devices_of_nodes(configs, cluster), 1 + 3 + 2);
+  EXPECT_EQ(devices_of_nodes(configs[1], cluster), 3 + 3 + 2);
+}
+
 // Time is at least that of the products at their rate, bytes over each link's rate, updates at
 // theirs; and the model's operations per second are below the peak.
 TEST(RunForecast, IsNotFasterThanItsParts) {

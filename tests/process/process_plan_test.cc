@@ -47,8 +47,10 @@ class PlanTest : public RunTest {
             configs("machines/" + machine + ".toml")};
   }
   // A cluster's file: two nodes of two A40, with a network of so many GB/s between them.
-  std::string two_nodes(const char* gb_s) {
-    const std::string file = dir_.file("cluster.toml"), node = configs("machines/gpu-2xa40.toml");
+  std::string two_nodes(const char* gb_s) { return two_nodes("machines/gpu-2xa40.toml", gb_s); }
+  std::string two_cpu_nodes() { return two_nodes("machines/cpu-2-cores.toml", "1.0"); }
+  std::string two_nodes(const char* machine, const char* gb_s) {
+    const std::string file = dir_.file("cluster.toml"), node = configs(machine);
     put_file(file, "[cluster]\nname = \"2 nodes\"\nsource = \"datasheet\"\nnodes = [\"" + node +
                        "\", \"" + node + "\"]\n[network]\ngb_s = " + gb_s +
                        "\nlatency_us = 15.0\n");
@@ -448,6 +450,13 @@ TEST_F(PlanTest, AClustersRunIsThatOfTrain) {
   EXPECT_EQ(fits.at("ranks").size(), 2u);
   EXPECT_LE(fits.at("ranks")[1].at("host_bytes"), int64_t{20} << 30);
   EXPECT_GT(fits.at("ranks")[1].at("sent_bytes"), 0);
+  // What it names is checked before it is counted.
+  put_file(file, "[model]\npath = \"" + dir_.file("config.json") +
+                     "\"\n[rank.1.train]\ndevices = [\"abacus\"]\n");
+  const ProcessResult wrong = plan({file, "--cluster", two_cpu_nodes()});
+  EXPECT_EQ(wrong.code, 2) << wrong.err;
+  EXPECT_NE(wrong.error_line().find("train.devices: \"abacus\" is no device"), std::string::npos)
+      << wrong.err;
 }
 
 // A run that leaves the microbatch to the planner has the bits of one that is told its choice, and

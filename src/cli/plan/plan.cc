@@ -65,6 +65,7 @@ class PlanCommand : public RunCommand {
   Status plan_machine(const ModelSizes& model);
   Status search_machine(const ModelSizes& model);
   Status search_cluster(const ModelSizes& model);
+  Result<std::vector<RunConfig>> settings_of_ranks(const ClusterSheet& where);
   Result<std::vector<RunConfig>> configs_of_ranks(const ModelSizes& model,
                                                   const ClusterSheet& where,
                                                   bool whole_rows = false);
@@ -123,7 +124,8 @@ Status PlanCommand::read() {
   if (!cluster_.empty()) {
     ASSIGN_OR_RETURN(const ClusterSheet listed, read_cluster_sheet(cluster_));
     where_ = in_rank_order(listed);
-    config_.total_devices = devices_of_nodes(config_, *where_);
+    ASSIGN_OR_RETURN(const std::vector<RunConfig> ranks, settings_of_ranks(*where_));
+    config_.total_devices = ranks.front().total_devices;
     // Microbatches are the search's, rows each.
     config_.train.micro_batch_tokens = config_.data.sequence_len;
   }
@@ -186,16 +188,28 @@ Status PlanCommand::search_machine(const ModelSizes& model) {
   return print(report);
 }
 
-// Returns [rank] the settings of the run as a process on each node makes it. whole_rows: with
+// Returns [rank] the settings that the run file and the flags have for it.
+Result<std::vector<RunConfig>> PlanCommand::settings_of_ranks(const ClusterSheet& where) {
+  std::vector<RunConfig> configs;
+  for (size_t r = 0; r < where.nodes.size(); ++r) {
+    ASSIGN_OR_RETURN(RunConfig config, settings_of(static_cast<int>(r)));
+    RETURN_IF_ERROR(config.check_devices());
+    configs.push_back(std::move(config));
+  }
+  const int64_t devices = devices_of_nodes(configs, where);
+  for (RunConfig& config : configs) config.total_devices = devices;
+  return configs;
+}
+
+// Returns the same of the run as a process on each node makes it. whole_rows: with
 // microbatches of a row each, where its own divides rows.
 Result<std::vector<RunConfig>> PlanCommand::configs_of_ranks(const ModelSizes& model,
                                                              const ClusterSheet& where,
                                                              bool whole_rows) {
-  std::vector<RunConfig> configs;
+  ASSIGN_OR_RETURN(std::vector<RunConfig> configs, settings_of_ranks(where));
   int64_t microbatch = 0;
   for (size_t r = 0; r < where.nodes.size(); ++r) {
-    ASSIGN_OR_RETURN(RunConfig config, settings_of(static_cast<int>(r)));
-    config.total_devices = devices_of_nodes(config, where);
+    RunConfig& config = configs[r];
     int64_t& tokens = config.train.micro_batch_tokens;
     if (whole_rows && tokens % config.data.sequence_len != 0) tokens = config.data.sequence_len;
     RETURN_IF_ERROR(config.validate_for_planning());
@@ -206,7 +220,6 @@ Result<std::vector<RunConfig>> PlanCommand::configs_of_ranks(const ModelSizes& m
                                     static_cast<int>(where.nodes.size()), kSearchPlan));
       microbatch = microbatch == 0 ? chosen : std::min(microbatch, chosen);
     }
-    configs.push_back(std::move(config));
   }
   for (RunConfig& config : configs) {
     if (config.train.micro_batch_tokens == 0) config.train.micro_batch_tokens = microbatch;
