@@ -211,8 +211,10 @@ class LayoutSearcher {
   void improve_copies();
   void improve_order();
   void improve_chunks();
+  void improve_shares();
   void improve_microbatch();
   void improve_exchange();
+  void list_gpus(SearchedLayout& run) const;
 
   const ModelSizes& model_;
   std::span<const RunConfig> own_;
@@ -255,6 +257,7 @@ std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
                      own.train.micro_batch_tokens == config.train.micro_batch_tokens &&
                      (own.stages() == 1 || own.parallel.order == config.parallel.order) &&
                      own.parallel.stage_layers == config.parallel.stage_layers &&
+                     own.parallel.shares == config.parallel.shares &&
                      own.parallel.exchange == config.parallel.exchange;
   return layout.take();
 }
@@ -351,6 +354,14 @@ void LayoutSearcher::improve_layers() {
   } while (!moved.empty() && improve({with_layers(moved)}));
 }
 
+// GPUs of unequal nodes count as equally fast, unless a run measures what they do.
+void LayoutSearcher::improve_shares() {
+  if (cluster_.equal_nodes() || !cluster_.nodes.front().gpu()) return;
+  if (own_.front().parallel.shares != ShareKind::kSpeed) return;
+  improve({changed(improved().configs,
+                   [](RunConfig& config) { config.parallel.shares = ShareKind::kMeasured; })});
+}
+
 // Doubles them while that helps, unless none are faster than those of the nodes.
 void LayoutSearcher::improve_copies() {
   const RunConfig& first = improved_config();
@@ -401,10 +412,20 @@ void LayoutSearcher::improve_fastest(bool zebra) {
   improved_ = static_cast<size_t>(fastest - found_.runs.begin());
   if (few_) improve_copies();
   improve_order();
+  improve_shares();
   improve_layers();
   if (few_) improve_chunks();
   improve_microbatch();
   improve_exchange();
+}
+
+// A run takes one GPU of its machine, unless it lists them.
+void LayoutSearcher::list_gpus(SearchedLayout& run) const {
+  for (size_t r = 0; r < run.configs.size(); ++r) {
+    const MachineSheet& node = cluster_.nodes[r];
+    if (!node.gpu() || node.device.count == 1) continue;
+    run.configs[r].train.devices = {strf("cuda*%lld", (long long)node.device.count)};
+  }
 }
 
 // Where devices are so many that a simulation is long, few are made: of each number of stages one
@@ -429,12 +450,15 @@ LayoutSearch LayoutSearcher::run() {
   sort();
   add_copies();
   sort();
-  const int64_t tried = found_.tried;
   if (found_.runs.empty()) return std::move(found_);
+  // What comes in another's place is none more.
+  const int64_t tried = found_.tried - std::ssize(found_.runs), too_large = found_.too_large;
   const bool zebra = found_.runs.front().configs.front().zebra();
   for (const bool of_zebra : {!zebra, zebra}) improve_fastest(of_zebra);
   sort();
-  found_.tried = tried;
+  found_.tried = tried + std::ssize(found_.runs);
+  found_.too_large = too_large;
+  for (SearchedLayout& run : found_.runs) list_gpus(run);
   return std::move(found_);
 }
 

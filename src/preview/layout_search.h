@@ -6,8 +6,9 @@
 // stages, with zebra and without, is tried with parallel.copies: one on each node of a stage, and
 // 2, 4, 8 and 16, which may be of unequal size, as far as all devices have room for so many copies
 // of the weights. Of the fastest with zebra and the fastest without, if both are near each other,
-// the other orders are tried, other parallel.stage_layers on unequal nodes, larger microbatches,
-// and each parallel.exchange where the run leaves it open. All are forecast with the tasks that
+// the other orders are tried, on unequal nodes shares as a run would measure them and other
+// parallel.stage_layers, larger microbatches, and each parallel.exchange where the run leaves it
+// open. All are forecast with the tasks that
 // `train` runs (preview/run_forecast.h), so models with dense layers and nodes of any kinds are no
 // special case. Fewer layouts are tried where devices are many, of train.chunks the fewest and then
 // more, of copies one on each node and then more, and of zebra on equal nodes those whose experts

@@ -7,6 +7,7 @@
 #include "base/si_units.h"
 #include "offload/page_file.h"
 #include "plan/machine/model_cost.h"
+#include "plan/machine/task_costs.h"
 #include "plan/machine/work_cost.h"
 #include "plan/step/expert_seats.h"
 #include "preview/sheet_budgets.h"
@@ -182,6 +183,41 @@ Status join(std::vector<RankSettings>& ranks) {
   return Status();
 }
 
+// What a GPU does by its sheet: tokens that it attends to in a second, and rows of experts, of
+// which each has those of a microbatch's even share.
+void take_speeds(const ModelShape& model, const RankSettings& rank, DeviceSetup& device) {
+  const WorkspaceSize& size = rank.setup.size;
+  CostSettings work;
+  work.sequence_len = rank.config.data.sequence_len;
+  const MachineProfile costs =
+      task_costs(rank.sheet, model, make_run_shape(model, rank.setup), work);
+  const auto speed = [&](TaskKind forward, TaskKind backward, int64_t units) {
+    const auto amount = static_cast<double>(units);
+    return amount / (costs.of(forward).seconds(amount) + costs.of(backward).seconds(amount));
+  };
+  const int64_t tokens = size.microbatch_tokens;
+  device.measured_attention = speed(TaskKind::kAttention, TaskKind::kAttentionBackward, tokens) /
+                              static_cast<double>(model.num_layers());
+  if (model.num_experts == 0) return;
+  const int64_t rows = div_ceil(tokens * model.experts_per_token, model.num_experts);
+  device.measured_experts = speed(TaskKind::kExpert, TaskKind::kExpertBackward, rows);
+}
+
+// With parallel.shares = measured GPUs have the shares that a run gives them once it has measured
+// them. CPU devices have those that their throttles say, as with speed.
+void share_by_sheets(const ModelShape& model, std::vector<RankSettings>& ranks) {
+  std::vector<DeviceSetup> devices = ranks.front().setup.devices;
+  for (DeviceSetup& device : devices) {
+    const RankSettings& rank = ranks[static_cast<size_t>(device.rank)];
+    if (!device.gpu || rank.setup.shares != ShareKind::kMeasured) return;
+    take_speeds(model, rank, device);
+  }
+  for (RankSettings& rank : ranks) {
+    rank.setup.devices = devices;
+    rank.setup.deal_attention(rank.config.attention_devices(std::ssize(devices)));
+  }
+}
+
 PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_blocks) {
   RunSetup& setup = rank.setup;
   PlannedRun run;
@@ -213,6 +249,7 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
     RETURN_IF_ERROR(check_layers(model.shape, rank.setup));
     RETURN_IF_ERROR(check_ranks(model.shape, rank.setup));
   }
+  share_by_sheets(model.shape, ranks);
   // Rank 0's settings are those of all.
   RankSettings& first = ranks.front();
   RankMachines machines{{}, network};

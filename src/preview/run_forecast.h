@@ -21,7 +21,9 @@ Result<PlannedRun> planned_run(const ModelSizes& model, const RunConfig& config,
 
 // The parts of a run that has a process on each node of a cluster, as `train` makes it under a
 // launcher. configs: [rank] its settings. kUsage also: nodes with GPUs and nodes without, more
-// ranks than records or devices than a run may have. REQUIRES: a configuration for each node.
+// ranks than records or devices than a run may have. GPUs are equally fast, but with
+// parallel.shares = measured, of which they have the shares that their sheets' rates say. REQUIRES:
+// a configuration for each node.
 Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,
                                               std::span<const RunConfig> configs,
                                               const ClusterSheet& cluster);

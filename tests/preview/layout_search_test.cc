@@ -222,6 +222,9 @@ TEST(LayoutSearch, CopiesWinWhereManyRowsWouldGoFar) {
   const std::string section = best.section();
   EXPECT_NE(section.find("\nexpert_shards = 8\n"), std::string::npos) << section;
   EXPECT_NE(section.find("\ncopies = 2\n"), std::string::npos) << section;
+  // A run has one GPU of its machine, unless it lists them.
+  EXPECT_EQ(section.find("[train]\ndevices = [\"cuda*2\"]\n"), 0u) << section;
+  EXPECT_EQ(section.find("[rank."), std::string::npos) << section;
 }
 
 // Nodes of two devices and of one: each is a copy, and no row leaves it.
@@ -243,6 +246,8 @@ TEST(LayoutSearch, CopiesOfUnequalSizeAreThoseOfUnequalNodes) {
     if (shape.records[static_cast<size_t>(r)].expert < 0) continue;
     EXPECT_EQ(shape.seat_of(r, 1), 2);
   }
+  const std::string section = found.runs.front().section();
+  EXPECT_NE(section.find("\n[rank.1.train]\ndevices = [\"auto\"]\n"), std::string::npos) << section;
 }
 
 // Rows of so few tokens are a fourth of what copies would send.
@@ -252,6 +257,7 @@ TEST(LayoutSearch, CopiesLoseWhereRowsAreFew) {
   const LayoutSearch found = search_layouts(model, rows_of(8, 256, cluster), cluster, kCoarsePlan);
   ASSERT_FALSE(found.runs.empty());
   EXPECT_EQ(found.runs.front().configs.front().copies(), 1) << found.runs.front().text();
+  EXPECT_GE(found.tried, std::ssize(found.runs));
   EXPECT_LT(fastest_of(found, 1).forecast.step.step_s(),
             fastest_of(found, 2).forecast.step.step_s());
   EXPECT_LT(fastest_of(found, 2).forecast.step.step_s(),
