@@ -350,8 +350,9 @@ TEST_F(PlanTest, OnTwoKindsOfNodesTheBestLayoutIsPlanned) {
   const ProcessResult text = plan(words + Words{"--search", "--html", page});
   EXPECT_EQ(text.code, 0) << text.err;
   expect_page(page, {"<rect class", "compute 1", ">host<"});
-  for (const char* word : {"best      ", "layout = \"zebra\"", "parallel.copies = 2",
-                           "parallel.layout = \"pipeline\"", "(as it is)"}) {
+  for (const char* word :
+       {"best      ", "layout = \"zebra\"", "parallel.copies = 2", "parallel.layout = \"pipeline\"",
+        "(as it is)", "\nways  ", " x  each kind of devices alone, added up (EP (Ideal))\n"}) {
     EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
   }
   const nlohmann::json json =

@@ -180,8 +180,12 @@ Status PlanCommand::search_machine(const ModelSizes& model) {
       ASSIGN_OR_RETURN(own.train.micro_batch_tokens,
                        choose_micro_batch_tokens(model, own, machine, 1, kSearchPlan));
     }
-    report.layouts = search_layouts(model, {&own, 1}, one_node(machine), kSearchPlan);
+    const ClusterSheet alone = one_node(machine);
+    report.layouts = search_layouts(model, {&own, 1}, alone, kSearchPlan);
     if (report.layouts.runs.empty() && !settings.ok()) return settings.status();
+    if (!report.layouts.runs.empty()) {
+      report.ways = layout_ways(model, {&own, 1}, alone, kSearchPlan, report.layouts);
+    }
   }
   const std::string& with = report.settings.fits_with;
   report.why = report.settings.fits.message() + (with.empty() ? "" : "; it fits with " + with);
@@ -252,6 +256,7 @@ Status PlanCommand::add_layouts(const ModelSizes& model, SearchReport& report) {
   }
   report.total_tokens = tokens_;
   report.best_layout = true;
+  report.ways = layout_ways(model, configs, where, kSearchPlan, report.layouts);
   const SearchedLayout& best = report.layouts.runs.front();
   if (search_) {
     report.helps = cluster_helps(layout_planner(model, best, kSearchPlan), where, demand(),

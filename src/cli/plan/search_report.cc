@@ -162,17 +162,33 @@ std::string hostfile_text(const SearchReport& r) {
   return text;
 }
 
+// Each way of using unequal devices at its best, and how much longer it takes than the best of all.
+std::string ways_text(const SearchReport& r) {
+  std::string text;
+  for (const LayoutWay& way : r.ways) {
+    text += strf("%-9s ", text.empty() ? "ways" : "");
+    if (way.step_s == 0) {
+      text += "does not fit      " + way.name + "\n";
+      continue;
+    }
+    text += strf("%8.4g s %5.2f x  %s\n", way.step_s,
+                 way.step_s / r.layouts.runs.front().forecast.step.step_s(), way.name.c_str());
+  }
+  return text;
+}
+
 // The best, and the run's own wherever it is; and what the run file of the best has.
 std::string layouts_text(const SearchReport& r) {
   const std::vector<SearchedLayout>& runs = r.layouts.runs;
-  if (runs.empty()) return "";
+  if (r.layouts.tried + r.layouts.too_large == 0) return "";
   std::string text =
       strf("layouts   %zu of %lld of this run fit, simulated as `train` runs them\n", runs.size(),
            (long long)r.layouts.tried) +
       (r.layouts.too_large > 0 ? strf("          %lld more have too many tasks to simulate\n",
                                       (long long)r.layouts.too_large)
-                               : "") +
-      "            step s   tokens/s   MFU  limited by\n";
+                               : "");
+  if (runs.empty()) return text;
+  text += "            step s   tokens/s   MFU  limited by\n";
   for (size_t i = 0; i < runs.size(); ++i) {
     const SearchedLayout& run = runs[i];
     if (i >= r.shown && !run.as_it_is) continue;
@@ -186,6 +202,7 @@ std::string layouts_text(const SearchReport& r) {
         "          layers are taken as alike: steps of a few layers were simulated, with all "
         "devices\n";
   }
+  text += ways_text(r);
   if (runs.front().as_it_is) return text;
   text += "run file  of the first; [train] changes bits, [parallel] does not\n";
   const std::string section = runs.front().section();
@@ -283,6 +300,9 @@ std::string SearchReport::json() const {
       json["layouts"].push_back(layout_json(layouts.runs[i]));
   }
   if (layouts.too_large > 0) json["layouts_too_large"] = layouts.too_large;
+  for (const LayoutWay& way : ways) {
+    json["ways"].push_back({{"way", way.name}, {"step_s", way.step_s}, {"settings", way.settings}});
+  }
   if (ranks) json["as_train"] = ranks_json(*ranks);
   if (model_centric) json["as_train"]["model_centric"] = model_centric_json(*model_centric);
   if (routed) json["as_train"]["routing"] = routing_json(*routed);

@@ -8,6 +8,7 @@
 
 #include "preview/cluster_changes.h"
 #include "preview/layout_search.h"
+#include "preview/layout_ways.h"
 #include "preview/model_centric_choice.h"
 #include "preview/routed_forecast.h"
 #include "preview/run_forecast.h"
@@ -31,6 +32,7 @@ struct SearchReport {
   std::string no_ranks = {};
   std::optional<ModelCentricChoice> model_centric = {};  // the same run's
   LayoutSearch layouts = {};                  // of the same run
+  std::vector<LayoutWay> ways = {};           // layout_ways() of those
   bool best_layout = false;                   // the first layout is what is planned
   std::vector<std::string> hostfile = {};     // its lines; empty: for a machine
   std::optional<RoutedForecast> routed = {};  // the same run's: --routing

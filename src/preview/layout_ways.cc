@@ -1,0 +1,154 @@
+#include "preview/layout_ways.h"
+
+#include <algorithm>
+#include <map>
+
+namespace pagoda {
+namespace {
+
+using Configs = std::vector<RunConfig>;  // [rank]
+
+// A kind of devices: what a cluster has of it.
+struct Kind {
+  Configs configs;
+  ClusterSheet cluster;
+};
+
+// Returns the kinds, which differ in the sheet of their node or in how they are listed.
+std::vector<Kind> kinds_of(std::span<const RunConfig> configs, const ClusterSheet& cluster) {
+  std::map<std::string, Kind> kinds;
+  for (size_t r = 0; r < configs.size(); ++r) {
+    const MachineSheet& node = cluster.nodes[r];
+    std::map<std::string, std::vector<std::string>> listed;
+    if (node.gpu()) listed[""] = configs[r].train.devices;
+    for (const ListedDevice& device : configs[r].devices()) {
+      if (!node.gpu()) listed[device.text()].push_back(device.text());
+    }
+    for (auto& [text, devices] : listed) {
+      Kind& kind = kinds[node.to_toml() + text];
+      kind.cluster.network = cluster.network;
+      kind.cluster.nodes.push_back(node);
+      kind.configs.push_back(configs[r]);
+      kind.configs.back().train.devices = std::move(devices);
+    }
+  }
+  std::vector<Kind> all;
+  for (auto& [key, kind] : kinds) all.push_back(std::move(kind));
+  return all;
+}
+
+Configs as_experts(Configs configs) {
+  for (RunConfig& config : configs) {
+    RunConfig::Parallel& parallel = config.parallel;
+    parallel.layout = LayoutKind::kExperts;
+    parallel.copies = parallel.stages = 1;
+    parallel.attention_devices = 0;
+    parallel.offloaded = parallel.lags = parallel.stage_layers = {"auto"};
+    parallel.kept_rows = "auto";
+  }
+  return configs;
+}
+
+// 0: it cannot be planned, or does not fit.
+double step_s(const ModelSizes& model, const Configs& configs, const ClusterSheet& cluster,
+              const CoarseLimits& limits) {
+  auto layout = forecast_layout(model, configs, cluster, limits);
+  return layout.ok() ? layout->forecast.step.step_s() : 0;
+}
+
+class Ways {
+ public:
+  Ways(const ModelSizes& model, const ClusterSheet& cluster, const CoarseLimits& limits,
+       const LayoutSearch& found)
+      : model_(model), cluster_(cluster), limits_(limits), found_(found) {}
+
+  std::vector<LayoutWay> of(std::span<const RunConfig> configs, const std::vector<Kind>& kinds);
+
+ private:
+  template <typename Is>
+  const SearchedLayout* fastest(const Is& is) const {
+    const auto at = std::ranges::find_if(
+        found_.runs, [&](const SearchedLayout& run) { return is(run.configs.front()); });
+    return at == found_.runs.end() ? nullptr : &*at;
+  }
+  void add_fastest(const char* name, const SearchedLayout* run) {
+    ways_.push_back({name, run ? run->forecast.step.step_s() : 0, run ? run->text() : ""});
+  }
+  void add_in_shares(const char* name, Configs configs, ShareKind shares);
+  void add_ideal(const std::vector<Kind>& kinds);
+  void add_in_turn(const SearchedLayout* zebra);
+
+  const ModelSizes& model_;
+  const ClusterSheet& cluster_;
+  const CoarseLimits& limits_;
+  const LayoutSearch& found_;
+  std::vector<LayoutWay> ways_;
+};
+
+void Ways::add_in_shares(const char* name, Configs configs, ShareKind shares) {
+  for (RunConfig& config : configs) config.parallel.shares = shares;
+  auto layout = forecast_layout(model_, configs, cluster_, limits_);
+  add_fastest(name, layout.ok() ? &*layout : nullptr);
+}
+
+// Both have the step's tokens, so that what they do in a second together is what one step that is
+// shared without loss would take.
+void Ways::add_ideal(const std::vector<Kind>& kinds) {
+  double steps_per_s = 0;
+  for (const Kind& kind : kinds) {
+    Configs configs = as_experts(kind.configs);
+    const int64_t devices = devices_of_nodes(configs, kind.cluster);
+    for (RunConfig& config : configs) config.total_devices = devices;
+    const double alone_s = step_s(model_, configs, kind.cluster, limits_);
+    if (alone_s > 0) steps_per_s += 1 / alone_s;
+  }
+  ways_.push_back({"each kind of devices alone, added up (EP (Ideal))",
+                   steps_per_s > 0 ? 1 / steps_per_s : 0,
+                   {}});
+}
+
+void Ways::add_in_turn(const SearchedLayout* zebra) {
+  LayoutWay way{"attention and experts apart, in turn (DistEP)", 0, {}};
+  if (zebra != nullptr) {
+    Configs configs = zebra->configs;
+    for (RunConfig& config : configs) {
+      config.train.chunks = 1;
+      config.parallel.offloaded = {"0"};
+      config.parallel.lags = {"0", "0", "0"};
+    }
+    way.step_s = step_s(model_, configs, cluster_, limits_);
+  }
+  ways_.push_back(std::move(way));
+}
+
+std::vector<LayoutWay> Ways::of(std::span<const RunConfig> configs,
+                                const std::vector<Kind>& kinds) {
+  const auto together = [](const RunConfig& c) { return !c.zebra() && c.stages() == 1; };
+  const SearchedLayout* experts = fastest(together);
+  const Configs own =
+      experts ? experts->configs : as_experts(Configs(configs.begin(), configs.end()));
+  add_in_shares("experts in equal shares (EP)", own, ShareKind::kUniform);
+  add_in_shares("experts in shares by speed", own, ShareKind::kMeasured);
+  add_ideal(kinds);
+  const auto zebra = [](const RunConfig& c) { return c.zebra() && c.stages() == 1; };
+  const SearchedLayout* fastest_zebra = fastest(zebra);
+  add_in_turn(fastest_zebra);
+  add_fastest("zebra", fastest_zebra);
+  add_fastest("zebra in stages",
+              fastest([](const RunConfig& c) { return c.zebra() && c.stages() > 1; }));
+  add_fastest("a pipeline of layers",
+              fastest([](const RunConfig& c) { return !c.zebra() && c.stages() > 1; }));
+  return std::move(ways_);
+}
+
+}  // namespace
+
+std::vector<LayoutWay> layout_ways(const ModelSizes& model, std::span<const RunConfig> configs,
+                                   const ClusterSheet& cluster, const CoarseLimits& limits,
+                                   const LayoutSearch& found) {
+  const std::vector<Kind> kinds = kinds_of(configs, cluster);
+  if (kinds.size() < 2) return {};
+  return Ways(model, cluster, limits, found).of(configs, kinds);
+}
+
+}  // namespace pagoda

@@ -1,0 +1,112 @@
+// The ways of using unequal devices, as the lines of a plan have them.
+#include "preview/layout_ways.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "cli/sheet_file.h"
+#include "tests/preview/published_configs.h"
+#include "tests/preview/twelve_experts.h"
+
+namespace pagoda {
+namespace {
+
+// The second is half as fast in all that GPUs do.
+ClusterSheet fast_and_half_as_fast() {
+  ClusterSheet cluster;
+  cluster.network.gb_s = 1000;  // what travels hardly takes time
+  MachineSheet fast = machine("gpu-a40");
+  fast.device.launch_us = 0;
+  MachineSheet slow = fast;
+  for (double MachineSheet::Device::*rate :
+       {&MachineSheet::Device::peak_tflops, &MachineSheet::Device::gemm_tflops,
+        &MachineSheet::Device::weight_gb_s, &MachineSheet::Device::attention_tflops,
+        &MachineSheet::Device::memory_gb_s}) {
+    slow.device.*rate /= 2;
+  }
+  cluster.nodes = {fast, slow};
+  return cluster;
+}
+
+std::vector<RunConfig> six_rows(const ClusterSheet& cluster) {
+  RunConfig config;
+  config.data.sequence_len = config.train.micro_batch_tokens = 1024;
+  config.train.tokens_per_step = 6 * 1024;
+  config.train.save_steps = 0;
+  config.total_devices = devices_of_nodes(config, cluster);
+  return std::vector(cluster.nodes.size(), config);
+}
+
+// Layers of twelve experts of 3 x 1,024 x 2,048 elements.
+ModelSizes model_sizes() {
+  std::string config = kTwelveExperts;
+  for (const auto& [from, to] :
+       {std::pair("\"hidden_size\": 64", "\"hidden_size\": 1024"),
+        {"\"moe_intermediate_size\": 96", "\"moe_intermediate_size\": 2048"}}) {
+    config.replace(config.find(from), std::string(from).size(), to);
+  }
+  return parse_model_sizes(config, "test").take();
+}
+
+double step_s(const std::vector<RunConfig>& configs, const ClusterSheet& cluster) {
+  return forecast_ranks(model_sizes(), configs, cluster, kCoarsePlan).take().step.step_s();
+}
+
+TEST(LayoutWays, MeasuredSharesAreThoseOfTheSheets) {
+  const ClusterSheet cluster = fast_and_half_as_fast();
+  std::vector<RunConfig> configs = six_rows(cluster);
+  const auto shards_of_first = [&](ShareKind shares) {
+    for (RunConfig& config : configs) config.parallel.shares = shares;
+    const auto ranks = planned_ranks(model_sizes(), configs, cluster).take();
+    return std::ranges::count(ranks.front().shape.shard_device, 0);
+  };
+  for (RunConfig& config : configs) config.train.shards = 6;
+  EXPECT_EQ(shards_of_first(ShareKind::kSpeed), 3);
+  EXPECT_EQ(shards_of_first(ShareKind::kMeasured), 4);
+}
+
+TEST(LayoutWays, EachIsThereAtItsBest) {
+  const ClusterSheet cluster = fast_and_half_as_fast();
+  const std::vector<RunConfig> configs = six_rows(cluster);
+  const ModelSizes model = model_sizes();
+  const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
+  const std::vector<LayoutWay> ways = layout_ways(model, configs, cluster, kCoarsePlan, found);
+  ASSERT_EQ(ways.size(), 7u);
+  const auto of = [&](const std::string& end) {
+    const auto at = std::ranges::find_if(
+        ways, [&](const LayoutWay& way) { return way.name.find(end) != std::string::npos; });
+    return at == ways.end() ? LayoutWay{} : *at;
+  };
+  const LayoutWay equal = of("(EP)"), by_speed = of("by speed"), ideal = of("(EP (Ideal))");
+  // Work by speed ends 1.5 times as soon as in halves, of which the slower one's takes longest, but
+  // for what both take equally.
+  EXPECT_LT(by_speed.step_s, equal.step_s);
+  EXPECT_NE(by_speed.settings.find("parallel.shares = \"measured\""), std::string::npos);
+  double steps_per_s = 0;
+  for (const MachineSheet& node : cluster.nodes) {
+    ClusterSheet one = cluster;
+    one.nodes = {node};
+    std::vector<RunConfig> alone = {configs.front()};
+    alone.front().total_devices = 1;
+    steps_per_s += 1 / step_s(alone, one);
+  }
+  EXPECT_NEAR(ideal.step_s, 1 / steps_per_s, 0.02 * ideal.step_s);
+  EXPECT_EQ(ideal.settings, "");
+  const LayoutWay in_turn = of("DistEP"), zebra = of("zebra");
+  EXPECT_GT(in_turn.step_s, zebra.step_s);
+  EXPECT_GT(zebra.step_s, 0);
+  EXPECT_GT(of("pipeline").step_s, 0);
+}
+
+TEST(LayoutWays, EqualDevicesHaveNone) {
+  ClusterSheet cluster = fast_and_half_as_fast();
+  cluster.nodes[1] = cluster.nodes[0];
+  const std::vector<RunConfig> configs = six_rows(cluster);
+  EXPECT_TRUE(layout_ways(model_sizes(), configs, cluster, kCoarsePlan, {}).empty());
+}
+
+}  // namespace
+}  // namespace pagoda
