@@ -51,11 +51,19 @@ TrainedStep trained(const RaceSetting& setting, int64_t layers, int64_t row_toke
           .row_tokens = setting.tiny ? 16 : row_tokens};
 }
 
-// Experts as wide as the paper's model has them (Mixtral 8x7B: 14,336 by a hidden size of 4,096),
-// on which depends what attention takes beside experts.
-TrainedStep compared(const RaceSetting& setting, int64_t layers, int64_t row_tokens) {
-  TrainedStep step = trained(setting, layers, row_tokens);
+// In the proportions of the paper's models, on which depends what each kind of device takes:
+// experts as wide as Mixtral's (14,336 by a hidden size of 4,096), and a head that takes, at a
+// hidden size of 128 and long rows, a fifth of what attention does, as Mixtral-D1's (8 layers, a
+// hidden size of 1,024, 32,000 tokens) does at 16K. There are four experts for each slower device
+// (Figure 10), so that one has as many rows of a chunk as fill its products. Weights are so small
+// that a token stays what it is from layer to layer: experts have about as many tokens in each.
+TrainedStep compared(const RaceSetting& setting, int64_t layers, int64_t row_tokens,
+                     size_t count_slower) {
+  TrainedStep step = trained(setting, layers, row_tokens, 4, row_tokens < 256 ? 4 : 2);
+  step.model.experts = 4 * static_cast<int64_t>(count_slower);
   step.model.expert_size = 7 * setting.hidden_size / 2;
+  step.model.vocab_size = 512;
+  step.model.initializer_range = 0.002;
   return step;
 }
 
@@ -116,7 +124,7 @@ void race_overall(RaceSetting& setting, const DevicePair& pair, bool long_rows, 
   const Devices faster(count_faster, pair.faster);
   const Devices slower(count_slower, long_rows ? pair.slower_long : pair.slower_short);
   const int64_t row_tokens = long_rows ? 384 : 128;
-  LayoutRace race = setting.race(compared(setting, 3, row_tokens), 1);
+  LayoutRace race = setting.race(compared(setting, 4, row_tokens, count_slower), 1);
   add_layouts(race, faster, slower);
   race.add(expert_parallel("faster alone", faster, ShareKind::kSpeed));
   race.add(expert_parallel("slower alone", slower, ShareKind::kSpeed));
@@ -182,7 +190,7 @@ void ratios(RaceSetting& setting) {
     for (size_t count = 1; count <= (setting.tiny ? 1 : 4); ++count) {
       const Devices faster(2, kA40AndV100.faster);
       const Devices slower(count, long_rows ? kA40AndV100.slower_long : kA40AndV100.slower_short);
-      LayoutRace race = setting.race(compared(setting, 2, row_tokens), 1);
+      LayoutRace race = setting.race(compared(setting, 3, row_tokens, count), 1);
       race.add(race.plan_zebra(disaggregated(kZebra, faster, slower), true));
       race.add(race.plan_zebra(disaggregated(kPlain, faster, slower), false));
       race.add(expert_parallel("faster alone", faster, ShareKind::kSpeed));
