@@ -95,7 +95,8 @@ Status BenchMachineCommand::run_alone() {
   if (!config_.model.path.empty()) RETURN_IF_ERROR(config_.validate());
   ASSIGN_OR_RETURN(MachineSheet sheet, measure_machine(wanted));
   if (!config_.model.path.empty()) {
-    ASSIGN_OR_RETURN(RunProfile found, profile_run(config_, directory_, static_cast<int>(rounds_)));
+    ASSIGN_OR_RETURN(RunProfile found,
+                     profile_run(config_, sheet, directory_, static_cast<int>(rounds_)));
     for (const std::string& line : found.lines()) log_info(line);
     sheet.profile = std::move(found.profile);
   }

@@ -18,6 +18,7 @@
 #include "plan/memory/memory_plan.h"
 #include "plan/step/pages.h"
 #include "plan/zebra/run_zebra.h"
+#include "preview/kept_experts.h"
 #include "preview/model_sizes.h"
 #include "preview/sheet_budgets.h"
 #include "preview/this_machine.h"
@@ -205,11 +206,16 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
   open.most_attending = std::min<int64_t>(setup.size.sums.shards, setup.num_devices() / groups - 1);
   open.most_kept = most_kept_experts(model, setup);
   if (config.parallel.attention_devices > 0) open.attention_devices = attending(setup);
-  const MachineSheet::Profile& profiled = machines.sheets.front()->profile;
-  const bool all_fit = machines.sheets.size() == 1 && profiled.most_kept > 0 &&
+  const MachineSheet& sheet = *machines.sheets.front();
+  const MachineSheet::Profile& profiled = sheet.profile;
+  const bool alone = machines.sheets.size() == 1 && setup.devices.back().rank == 0;
+  const bool all_fit = alone && profiled.most_kept > 0 &&
                        profiled.least_kept <= profiled.most_kept * open.most_attending;
-  if (all_fit && profiled.model ==
-                     profile_key(model, setup.size.microbatch_tokens, config.data.sequence_len)) {
+  if (all_fit &&
+      profiled.model ==
+          profile_key(model, setup.size.microbatch_tokens, config.data.sequence_len) &&
+      profiled.kept_by ==
+          kept_experts_key(model, setup, device_budget(config, sheet, setup.num_devices()))) {
     open.least_in_all = profiled.least_kept;
     open.most_in_all = profiled.most_kept;
   }

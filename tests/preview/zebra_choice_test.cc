@@ -14,7 +14,9 @@
 #include "plan/machine/device_profile.h"
 #include "plan/step/pages.h"
 #include "plan/zebra/run_zebra.h"
+#include "preview/kept_experts.h"
 #include "preview/run_forecast.h"
+#include "preview/sheet_budgets.h"
 #include "preview/this_machine.h"
 #include "tests/preview/twelve_experts.h"
 
@@ -158,6 +160,23 @@ TEST(ZebraChoice, PagesOfExpertsTakeTheTimeCountedByHand) {
   EXPECT_NEAR(experts(2 * of_layer).forward_s, 0.442368 / 4, 1e-9);
   EXPECT_NEAR(experts(2 * of_layer).backward_s, 0.442368 / 3 / 4, 1e-9);
   EXPECT_EQ(experts(ample).forward_s, 0);
+}
+
+// An expert's row takes 200 times as long on the device that attends, which keeps none unless it is
+// told to: 33 of 36 are 11 of each layer's 12.
+TEST(ZebraChoice, CountsOfAProfileHoldForTheirRunAlone) {
+  const RunConfig narrow = run_of_two({"64MiB"});
+  MachineSheet sheet = sheet_of(narrow, 5000);
+  sheet.profile.least_kept = 33;
+  sheet.profile.most_kept = 36;
+  EXPECT_EQ(chosen(narrow, sheet), 0) << "nobody said what they hold for";
+  sheet.profile.kept_by =
+      kept_experts_key(model_sizes().shape, run_setup(narrow), device_budget(narrow, sheet, 2));
+  EXPECT_EQ(chosen(narrow, sheet), 11);
+  EXPECT_EQ(chosen(run_of_two({"1GiB"}), sheet), 0);
+  RunConfig longer = narrow;
+  longer.train.tokens_per_step = 1024;
+  EXPECT_EQ(chosen(longer, sheet), 0);
 }
 
 // A run that begins knows one machine, a plan one for each rank: they choose alike.

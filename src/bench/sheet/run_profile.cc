@@ -16,6 +16,7 @@
 #include "plan/step/task_table.h"
 #include "preview/kept_experts.h"
 #include "preview/model_sizes.h"
+#include "preview/sheet_budgets.h"
 #include "train/task_times.h"
 #include "train/trainer.h"
 
@@ -192,7 +193,8 @@ std::vector<DeviceSetup> different(const RunConfig& config) {
 
 }  // namespace
 
-Result<RunProfile> profile_run(const RunConfig& config, const std::string& directory, int rounds) {
+Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
+                               const std::string& directory, int rounds) {
   if (!config.gpus().empty()) {
     return Status(Exit::kUsage,
                   "train.devices: a run's profile is measured on CPU devices; a machine's GPUs are "
@@ -227,9 +229,12 @@ Result<RunProfile> profile_run(const RunConfig& config, const std::string& direc
   RunConfig zebra = config;
   if (config.parallel.layout == LayoutKind::kAuto) zebra.parallel.layout = LayoutKind::kZebra;
   if (!check_zebra_run(zebra).ok()) return found;
-  ASSIGN_OR_RETURN(const KeptExperts kept, kept_experts(model.config, zebra));
+  machine.device.kind = Processor::kCpu;  // a GPU beside them is not the run's
+  const DeviceBudget budget = device_budget(zebra, machine, std::ssize(zebra.devices()));
+  ASSIGN_OR_RETURN(const KeptExperts kept, kept_experts(model.config, zebra, budget));
   found.profile.least_kept = kept.least;
   found.profile.most_kept = kept.most;
+  found.profile.kept_by = kept.run;
   return found;
 }
 

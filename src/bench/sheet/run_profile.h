@@ -32,10 +32,12 @@ struct RunProfile {
   std::vector<std::string> lines() const;
 };
 
-// `directory`: an existing folder, on whose drive a scratch folder is made and removed. `rounds`:
-// steps of the devices and of one core that is not slowed, which take turns. kUsage: GPUs, which
-// are alike and need no profile. kHostMemory where two layers do not fit the machine, and the
-// errors of read_model_sizes. Stops between steps when a signal asks. REQUIRES: config.validate().
-Result<RunProfile> profile_run(const RunConfig& config, const std::string& directory, int rounds);
+// `machine`: its sheet, of whose memory the budgets are parts. `directory`: an existing folder, on
+// whose drive a scratch folder is made and removed. `rounds`: steps of the devices and of one core
+// that is not slowed, which take turns. kUsage: GPUs, which are alike and need no profile.
+// kHostMemory where two layers do not fit the machine, and the errors of read_model_sizes. Stops
+// between steps when a signal asks. REQUIRES: config.validate().
+Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
+                               const std::string& directory, int rounds);
 
 }  // namespace pagoda

@@ -51,6 +51,7 @@ void declare_rest(MachineSheet& m, OptionTable& t) {
         "experts of all layers that devices with experts alone cannot hold");
   t.add("most_kept", m.profile.most_kept, kRunOnly,
         "experts of all layers that a device which attends can hold");
+  t.add("kept_by", m.profile.kept_by, kRunOnly, "the run that these two hold for");
 }
 
 Status check_between(const char* key, double value, double least, double most) {

@@ -77,8 +77,10 @@ struct MachineSheet {
     // as a third number where tasks are computed together, of their start.
     std::vector<std::string> costs;
     // Experts of all layers that those which attend must keep, since the others cannot hold them,
-    // and that each of them can hold.
+    // and that each of them can hold; and the run that they were counted for (kept_experts_key):
+    // they depend on more than the costs. Empty: they were not counted.
     int64_t least_kept = 0, most_kept = 0;
+    std::string kept_by;
   } profile;
 
   // Adds every key to `table`, which then refers to this object.
