@@ -18,6 +18,7 @@
 #include "bench/roofs/program.h"
 #include "bench/roofs/step_products.h"
 #include "bench/roofs/streams.h"
+#include "bench/sheet/run_profile.h"
 #include "bench/step_shapes.h"
 #include "offload/storage_posix.h"
 #include "tests/testing/files.h"
@@ -387,6 +388,21 @@ TEST_P(DiskPagesTest, MovesEveryPageInBothWays) {
   const auto left = storage->list_directory(under_test_.directory());
   ASSERT_TRUE(left.ok());
   EXPECT_EQ(left.value(), std::vector<std::string>());
+}
+
+// Without zebra nothing counts experts.
+TEST(RunProfileTest, SaysHowManyExpertsAreKeptIfTheyWereCounted) {
+  RunProfile found;
+  found.devices = {{"cpu/4", 2e-3, 1e-3, 0, 1, 1}};
+  const std::vector<std::string> uncounted = found.lines();
+  found.profile.kept_by = "a run";
+  found.profile.least_kept = 3;
+  found.profile.most_kept = 5;
+  const std::vector<std::string> lines = found.lines();
+  ASSERT_EQ(lines.size(), uncounted.size() + 1);
+  EXPECT_EQ(lines.back(),
+            "experts: at least 3 of all layers must be kept by devices that attend; each of these "
+            "has room for 5");
 }
 
 }  // namespace

@@ -313,6 +313,8 @@ host = "1GiB"
   EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "something was left behind";
   EXPECT_NE(measured.err.find("\ncpu/2:6   "), std::string::npos) << measured.err;
   EXPECT_NE(measured.err.find("exchange ms"), std::string::npos) << measured.err;
+  EXPECT_NE(measured.err.find("must be kept by devices that attend"), std::string::npos)
+      << measured.err;
   const std::string text = get_file(sheet);
   for (const char* part : {"devices = [\"cpu/2\", \"cpu/2:6\"]", "cpu/2, attention: ",
                            "cpu/2:6, expert backward: ", "experts of 96, 2 of them a token"}) {

@@ -256,9 +256,10 @@ std::vector<std::string> RunProfile::lines() const {
                          slowest(&Device::attention_s) / d.attention_s,
                          slowest(&Device::experts_s) / d.experts_s));
   }
+  if (profile.kept_by.empty()) return lines;
   lines.push_back(strf(
-      "experts that fit: devices with experts alone leave at least %lld of all layers, one that "
-      "attends holds at most %lld",
+      "experts: at least %lld of all layers must be kept by devices that attend; each of these has "
+      "room for %lld",
       (long long)profile.least_kept, (long long)profile.most_kept));
   return lines;
 }

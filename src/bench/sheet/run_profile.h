@@ -27,8 +27,8 @@ struct RunProfile {
   };
   std::vector<Device> devices;
 
-  // The devices, and as HeterMoE's Figure 2 by how much each is faster than the slowest one. For
-  // the log.
+  // The devices, and as HeterMoE's Figure 2 by how much each is faster than the slowest one; and
+  // the counts of kept experts, if zebra can run. For the log.
   std::vector<std::string> lines() const;
 };
 
