@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <numeric>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/log.h"
+#include "hardware/machine.h"
 #include "plan/exchange/colocated_homes.h"
 #include "preview/this_machine.h"
 
@@ -60,6 +63,31 @@ ColocatedModel colocated(const GenerateRun& run, const RunShape& shape, const Ro
 }
 
 }  // namespace
+
+Status run_together(const StoppablePart& first, const StoppablePart& second) {
+  std::atomic<bool> stop{false};
+  // These are of who was the first to set `stop`; they are read once both have ended.
+  Status failed;
+  std::exception_ptr thrown;
+  const auto run = [&](const StoppablePart& part) {
+    try {
+      Status status = part(stop);
+      if (!status.ok() && !stop.exchange(true)) failed = std::move(status);
+    } catch (...) {
+      if (!stop.exchange(true)) thrown = std::current_exception();
+    }
+  };
+  std::thread beside;
+  try {
+    beside = std::thread([&] { run(second); });
+  } catch (const std::system_error& error) {
+    return threads_refused(error);
+  }
+  run(first);
+  beside.join();
+  if (thrown) std::rethrow_exception(thrown);
+  return failed;
+}
 
 GeneratedTogether::GeneratedTogether(const RunConfig& config, const GenerateFlags& flags)
     : flags_(flags),
@@ -130,22 +158,11 @@ Status GeneratedTogether::generate() {
   RETURN_IF_ERROR(first_.open(flags_.checkpoint));
   RETURN_IF_ERROR(second_.open(""));
   RETURN_IF_ERROR(plan());
-  std::atomic<bool> stop{false};
-  Status failed;  // of who was the first to set `stop`; read once both have ended
-  const auto run = [&](GenerateRun& model) {
-    const Status status = model.generate(false, &stop);
-    if (!status.ok() && !stop.exchange(true)) failed = status;
+  const auto part = [](GenerateRun& model) {
+    return [&model](const std::atomic<bool>& stop) { return model.generate(false, &stop); };
   };
   const auto start = std::chrono::steady_clock::now();
-  std::thread beside;
-  try {
-    beside = std::thread([&] { run(second_); });
-  } catch (const std::system_error& error) {
-    return threads_refused(error);
-  }
-  run(first_);
-  beside.join();
-  RETURN_IF_ERROR(failed);
+  RETURN_IF_ERROR(run_together(part(first_), part(second_)));
   seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   log_info(printable(first_name()) + ": " + first_.summary());
   log_info(printable(flags_.with) + ": " + second_.summary());

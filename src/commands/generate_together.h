@@ -6,11 +6,21 @@
 // tokens of each are those that it generates alone.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "commands/generate_run.h"
 
 namespace pagoda {
+
+// What goes on until it is done, or `stop` is true.
+using StoppablePart = std::function<Status(const std::atomic<bool>& stop)>;
+
+// Runs both at once, the second on a thread of its own, and returns once both have ended. If one
+// cannot go on, the other is told to stop, and the error is that of the first that met one; what a
+// part throws, as for want of memory, is thrown here again. kHostMemory: no thread starts.
+Status run_together(const StoppablePart& first, const StoppablePart& second);
 
 class GeneratedTogether {
  public:

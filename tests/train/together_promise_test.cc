@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <new>
 #include <numeric>
 #include <thread>
 
 #include "commands/forward_run.h"
+#include "commands/generate_together.h"
 #include "plan/exchange/colocated_homes.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/watchdog.h"
@@ -216,6 +219,34 @@ TEST_F(TogetherPromise, OneMayStop) {
   EXPECT_TRUE(stopped.tokens.empty());
   EXPECT_TRUE(came.status.ok()) << came.status.message();
   EXPECT_EQ(came.tokens, alone.tokens);
+}
+
+// Ends with kStopped once it is told to.
+Status wait_for_stop(const std::atomic<bool>& stop) {
+  while (!stop) std::this_thread::yield();
+  return Status(Exit::kStopped, "was told to stop");
+}
+
+// Neither thread takes the program with it: whoever is out of memory throws where its caller may
+// catch it, once the other has ended.
+TEST(RunTogether, WhatEitherThrowsIsThrownAgain) {
+  const Watchdog watchdog("a part that throws", std::chrono::seconds(60));
+  const StoppablePart throws = [](const std::atomic<bool>&) -> Status { throw std::bad_alloc(); };
+  EXPECT_THROW((void)run_together(wait_for_stop, throws), std::bad_alloc);
+  EXPECT_THROW((void)run_together(throws, wait_for_stop), std::bad_alloc);
+  EXPECT_THROW((void)run_together(throws, throws), std::bad_alloc);
+}
+
+TEST(RunTogether, ReturnsTheFirstError) {
+  const Watchdog watchdog("a part that fails", std::chrono::seconds(60));
+  const StoppablePart fails = [](const std::atomic<bool>&) {
+    return Status(Exit::kIoError, "cannot read");
+  };
+  const StoppablePart ends = [](const std::atomic<bool>&) { return Status(); };
+  EXPECT_EQ(run_together(fails, wait_for_stop).message(), "cannot read");
+  EXPECT_EQ(run_together(wait_for_stop, fails).message(), "cannot read");
+  EXPECT_EQ(run_together(ends, fails).message(), "cannot read");
+  EXPECT_TRUE(run_together(ends, ends).ok());
 }
 
 }  // namespace
