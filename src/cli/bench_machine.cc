@@ -200,7 +200,7 @@ Status BenchMachineCommand::write_cluster(const std::vector<MachineSheet>& nodes
   const std::vector<size_t> firsts = first_equal(nodes);
   ClusterSheet cluster;
   cluster.cluster.source = SheetSource::kMeasured;
-  cluster.network = {network.gb_s, network.latency_us, 0, 0};
+  cluster.network = {network.gb_s, network.latency_us};
   std::string names;
   for (size_t node = 0; node < nodes.size(); ++node) {
     const std::string file = out.stem().string() + strf("-node%zu.toml", firsts[node]);

@@ -45,7 +45,6 @@ Change with_memory(const ClusterSheet& cluster, const ClusterDemand& demand, int
 Change with_network(const ClusterSheet& cluster, const ClusterDemand& demand) {
   Change change{"twice the rate of the network", cluster, demand};
   change.cluster.network.gb_s *= 2;
-  change.cluster.network.beyond_gb_s *= 2;
   return change;
 }
 

@@ -34,7 +34,7 @@ class ModelCentricChoiceTest : public testing::Test {
   // On so many machines of one process each.
   std::optional<ModelCentricChoice> recommend(size_t machines = 1) {
     ClusterSheet cluster;
-    cluster.network = {100, 1, 0, 0};
+    cluster.network = {100, 1};
     cluster.nodes.assign(machines, node_);
     RunConfig config = run_.config();
     config.total_devices = devices_of_nodes(config, cluster);

@@ -34,7 +34,7 @@ RunConfig workstation_run() {
 
 ClusterSheet nodes(int count, const MachineSheet& node) {
   ClusterSheet cluster;
-  cluster.network = {10, 20, 0, 0};
+  cluster.network = {10, 20};
   cluster.nodes.assign(static_cast<size_t>(count), node);
   return cluster;
 }

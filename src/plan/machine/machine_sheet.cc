@@ -162,8 +162,6 @@ void ClusterSheet::declare(OptionTable& t) {
   t.section("network", "Between nodes");
   t.add("gb_s", network.gb_s, kRunOnly, "of a device, each way");
   t.add("latency_us", network.latency_us, kRunOnly, "of a message");
-  t.add("beyond_gb_s", network.beyond_gb_s, kRunOnly, "beyond a switch; 0: as within");
-  t.add("beyond_latency_us", network.beyond_latency_us, kRunOnly, "beyond a switch; 0: as within");
 }
 
 Status ClusterSheet::check() const {
@@ -176,8 +174,6 @@ Status ClusterSheet::check() const {
   }
   RETURN_IF_ERROR(check_sheet_rate("network.gb_s", network.gb_s));
   RETURN_IF_ERROR(check_sheet_amount("network.latency_us", network.latency_us));
-  RETURN_IF_ERROR(check_sheet_amount("network.beyond_gb_s", network.beyond_gb_s));
-  RETURN_IF_ERROR(check_sheet_amount("network.beyond_latency_us", network.beyond_latency_us));
   for (const MachineSheet& node : nodes) RETURN_IF_ERROR(node.check());
   return Status();
 }

@@ -109,10 +109,9 @@ struct ClusterSheet {
     int64_t nodes_per_switch = 0;    // 0: all
     std::vector<std::string> hosts;  // names of nodes, for a hostfile; or none
   } cluster;
-  // A device's link to another node, each way: under the same switch, and beyond it.
+  // A device's link to another node, each way, wherever that is.
   struct Network {
     double gb_s = 0, latency_us = 0;
-    double beyond_gb_s = 0, beyond_latency_us = 0;  // 0: as within a switch
   } network;
   std::vector<MachineSheet> nodes;  // the sheets in those files; not a key
 

@@ -100,6 +100,8 @@ TEST(ClusterSheet, RefusesNonsense) {
   std::filesystem::copy(configs("machines/gpu-8x80gb.toml"), dir.file("node.toml"));
   refuse("cluster.nodes", "[network]\ngb_s = 45.0\n");
   refuse("network.gb_s", "[cluster]\nnodes = [\"node.toml\"]\n");
+  refuse("beyond_gb_s",
+         "[cluster]\nnodes = [\"node.toml\"]\n[network]\ngb_s = 45.0\nbeyond_gb_s = 12.0\n");
   refuse("other.toml", "[cluster]\nnodes = [\"other.toml\"]\n[network]\ngb_s = 45.0\n",
          Exit::kNoInput);
   std::string many = "\"other.toml\"";
