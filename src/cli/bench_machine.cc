@@ -67,7 +67,8 @@ class BenchMachineCommand final : public RunCommand {
   Status check_same_options(Communicator& all) const;
   Result<std::vector<MachineSheet>> measure_nodes(Communicator& all, const MachineBench& bench,
                                                   const std::vector<Node>& nodes) const;
-  Status write_cluster(const std::vector<MachineSheet>& nodes, const NetworkFound& network) const;
+  Status write_cluster(const std::vector<MachineSheet>& nodes, const std::vector<Node>& places,
+                       const NetworkFound& network) const;
 
   std::string directory_ = ".", out_, bytes_ = "256MiB", device_ = "auto";
   int64_t rounds_ = 3;
@@ -195,6 +196,7 @@ Result<std::vector<MachineSheet>> BenchMachineCommand::measure_nodes(
 
 // The machines before the cluster that names them.
 Status BenchMachineCommand::write_cluster(const std::vector<MachineSheet>& nodes,
+                                          const std::vector<Node>& places,
                                           const NetworkFound& network) const {
   const std::filesystem::path out = out_;
   const std::vector<size_t> firsts = first_equal(nodes);
@@ -205,6 +207,7 @@ Status BenchMachineCommand::write_cluster(const std::vector<MachineSheet>& nodes
   for (size_t node = 0; node < nodes.size(); ++node) {
     const std::string file = out.stem().string() + strf("-node%zu.toml", firsts[node]);
     cluster.cluster.nodes.push_back(file);
+    cluster.cluster.hosts.push_back(places[node].host);
     if (firsts[node] != node) continue;
     MachineSheet sheet = nodes[node];
     for (size_t i = node + 1; i < nodes.size(); ++i) {
@@ -234,7 +237,7 @@ Status BenchMachineCommand::run_together(MpiCommunicator& all) {
   const auto sheets = measure_nodes(all, wanted.value(), nodes);
   RETURN_IF_ERROR(sheets.status());
   const bool writes = all.rank() == 0;
-  RETURN_IF_ERROR(agree(all, writes ? write_cluster(sheets.value(), network) : Status()));
+  RETURN_IF_ERROR(agree(all, writes ? write_cluster(sheets.value(), nodes, network) : Status()));
   if (writes) print_result(network.report.text());
   return Status();
 }

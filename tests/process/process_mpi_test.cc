@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/sheet_file.h"
+#include "parallel/host_name.h"
 #include "tests/testing/files.h"
 #include "tests/testing/mpirun.h"
 #include "tests/testing/process.h"
@@ -178,6 +179,7 @@ TEST_F(MpiTest, AClustersSheetIsMeasuredAndPlannedWith) {
   EXPECT_EQ(sheet.value().nodes.size(), 3u);
   EXPECT_TRUE(sheet.value().equal_nodes());
   EXPECT_EQ(sheet.value().cluster.source, SheetSource::kMeasured);
+  EXPECT_EQ(sheet.value().cluster.hosts, std::vector<std::string>(3, host_name()));
   EXPECT_GT(sheet.value().network.latency_us, 0);
   EXPECT_TRUE(std::filesystem::exists(dir_.file("lab-node0.toml")));
   EXPECT_FALSE(std::filesystem::exists(dir_.file("lab-node1.toml"))) << "they are alike";
@@ -189,6 +191,7 @@ TEST_F(MpiTest, AClustersSheetIsMeasuredAndPlannedWith) {
                                  .wait();
   EXPECT_EQ(plan.code, 0) << plan.err;
   EXPECT_NE(plan.out.find("3 nodes: "), std::string::npos) << plan.out;
+  EXPECT_EQ(lines(plan.out, host_name() + " slots=1").size(), 3u) << plan.out;
 }
 
 TEST_F(MpiTest, ANetworkIsMeasured) {

@@ -324,9 +324,9 @@ class Bench:
             profile, text = self.profile(flags), node.read_text()
             node = self.folder / "profiled-node.toml"
             node.write_text(text.replace(section(text, "profile"), "") + "\n" + profile)
-        cluster.write_text(re.sub(r"(?m)^nodes = .*$",
-                                  f"nodes = {json.dumps([node.name] * machines)}",
-                                  sheet.read_text()))
+        nodes = f"nodes = {json.dumps([node.name] * machines)}"
+        text = re.sub(r"(?m)^nodes = .*$", nodes, sheet.read_text())
+        cluster.write_text(re.sub(r"(?m)^hosts = .*$", "hosts = []", text))
         words = ["plan", *self.words(self.text, self.shape.steps, flags), "--cluster", cluster,
                  "--json"] + ([] if routing is None else ["--routing", routing])
         asked = self.processes(1, words)
