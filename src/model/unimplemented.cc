@@ -39,6 +39,7 @@ constexpr Unknown kUnknown[] = {
     {"hunyuan_v1_moe", "norms of queries and keys behind their rotation"},
     {"ernie4_5_moe", "a correction that is stored beside the router"},
     {"flex_olmo", "norms behind attention and MLP"},
+    {"arctic", "a dense MLP, and experts that read what attention reads"},
     {"qwen3_vl_moe", kVision},
     {"glm4v_moe", kVision},
 };

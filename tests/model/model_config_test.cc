@@ -140,6 +140,7 @@ TEST(ModelConfig, SaysWhatAModelNeedsThatIsNotThere) {
   expect_refused({{"model_type", "qwen3_5_moe"}}, "gated DeltaNet layers, which come next; the ");
   expect_refused({{"model_type", "deepseek_v4"}}, "needs hyper-connections");
   expect_refused({{"model_type", "nemotron_h"}}, "needs Mamba layers");
+  expect_refused({{"model_type", "arctic"}}, "needs a dense MLP, and experts that read what");
   expect_refused({{"model_type", "gpt2"}}, "\"model_type\" is \"gpt2\"; the families");
 }
 

@@ -42,6 +42,9 @@ TEST(ModelSizes, OfPublishedConfigsHasTheParametersOfTheirWeights) {
       {"dots.llm1", 142774381696, 142774381696 - 61LL * 122 * 3 * 4096 * 1408},
       {"minimax-m2", 228689764864, 228689764864 - 62LL * 248 * 3 * 3072 * 1536},
       {"glm-4.5", 352797829024, 352797829024 - 89LL * 152 * 3 * 5120 * 1536},
+      {"mixtral-8x22b", 140620634112, 140620634112 - 56LL * 6 * 3 * 6144 * 16384},
+      {"qwen3-235b-a22b", 235093634560, 235093634560 - 94LL * 120 * 3 * 4096 * 1536},
+      {"kimi-k2", 1026408232448, 1026408232448 - 60LL * 376 * 3 * 7168 * 2048},
   };
   for (const Published& published : models) {
     SCOPED_TRACE(published.name);
