@@ -133,8 +133,8 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "order of the devices' work: experts: all compute a layer's experts together; zebra: "
         "devices that attend and those with the experts work at different train.chunks at a time; "
         "pipeline: each of parallel.stages has layers of its own, and train.chunks follow each "
-        "other through them; auto: experts, or with a sheet that has the run's devices the faster "
-        "of both");
+        "other through them; auto: experts, or in one process, with 2 train.chunks at least and a "
+        "sheet that has the run's devices, the faster of experts and zebra");
   t.add_or_auto(
       "attention_devices", c.parallel.attention_devices, kRunOnly,
       "devices, of each stage, that share all work but the experts'; auto: all, or as many "
@@ -174,7 +174,7 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "how devices send each other rows of experts: flat: receiver by receiver; rounds: each "
         "sends to one other at a time, and takes from one, so that none waits for another's "
         "receiver (Aurora); halo: between processes in one message to each device's counterpart, "
-        "which passes them on (Piper); auto: flat, or what a plan of the cluster has chosen");
+        "which passes them on (Piper); auto: flat; a plan of a cluster may name another");
   declare_sharing(c, t);
   t.add("migrate_steps", c.parallel.migrate_steps, kRunOnly,
         "interval at which experts may exchange homes, where devices or processes have had unequal "

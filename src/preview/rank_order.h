@@ -17,8 +17,8 @@ std::vector<size_t> rank_order(const ClusterSheet& cluster);
 // The sheet with nodes, their files and hosts in that order.
 ClusterSheet in_rank_order(const ClusterSheet& cluster);
 
-// The lines of mpirun's --hostfile for a cluster in the order of ranks, one process a node, with
-// the switch and the file of each behind it; nodes without a name are "node0", "node1".
+// The lines of mpirun's --hostfile for a cluster in the order of ranks, one process a node; nodes
+// without a name are "node0", "node1".
 std::vector<std::string> hostfile(const ClusterSheet& cluster);
 
 }  // namespace pagoda
