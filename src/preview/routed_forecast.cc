@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "plan/exchange/expert_migration.h"
+#include "plan/exchange/home_moves.h"
 #include "plan/exchange/routed_traffic.h"
 #include "plan/exchange/sending_order.h"
+#include "plan/memory/memory_plan.h"
 #include "plan/rounds/traffic.h"
 #include "plan/rounds/transmission_order.h"
 #include "plan/step/expert_seats.h"
@@ -90,21 +93,24 @@ class RoutedRun {
  public:
   RoutedRun(const ModelSizes& model, std::vector<PlannedRank> ranks, const RoutedLink& link,
             const RoutingTrace& trace)
-      : model_(model), ranks_(std::move(ranks)), link_(link), trace_(trace) {
+      : model_(model),
+        ranks_(std::move(ranks)),
+        link_(link),
+        trace_(trace),
+        shape_(ranks_.front().run.shape) {
     const std::vector<DeviceSetup>& devices = ranks_.front().run.devices;
-    speeds_.assign(static_cast<size_t>(shape().devices), 1);
+    speeds_.assign(static_cast<size_t>(shape_.devices), 1);
     for (size_t d = 0; d < devices.size(); ++d) speeds_[d] = devices[d].expert_speed();
   }
 
   Result<RoutedForecast> forecast();
 
  private:
-  const RunShape& shape() const { return ranks_.front().run.shape; }
   std::vector<int64_t> rows(const RoutedStep& step, size_t layer) const {
     return tokens_per_expert(layer_routing(step.routing, static_cast<int64_t>(layer)));
   }
-  std::vector<int64_t> learnt_rows(size_t layer) const;
-  Result<Homes> by_swaps(SwapPartner partner) const;
+  void learn();
+  Homes by_swaps(SwapPartner partner) const;
   Homes longest_first() const;
   Status add(const std::string& name, const Homes& homes);
   double imbalance(const Homes& homes, const RoutedStep& step) const;
@@ -115,37 +121,47 @@ class RoutedRun {
   std::vector<PlannedRank> ranks_;
   const RoutedLink link_;
   const RoutingTrace& trace_;
+  RunShape shape_;              // the run's, as its experts are computed
   std::vector<double> speeds_;  // [device]
+  RowMeans learnt_{1};          // of the steps that homes follow from
   std::vector<const RoutedStep*> tried_;
   RoutedForecast forecast_;
 };
 
-// The rows of all steps that homes follow from.
-std::vector<int64_t> RoutedRun::learnt_rows(size_t layer) const {
-  std::vector<int64_t> sum(static_cast<size_t>(shape().num_experts), 0);
+void RoutedRun::learn() {
+  learnt_ = RowMeans(forecast_.learnt_steps);
   for (int64_t i = 0; i < forecast_.learnt_steps; ++i) {
-    const std::vector<int64_t> of_step = rows(trace_.steps[static_cast<size_t>(i)], layer);
-    for (size_t e = 0; e < sum.size(); ++e) sum[e] += of_step[e];
+    std::vector<std::vector<int64_t>> of_step(static_cast<size_t>(shape_.num_layers));
+    for (size_t l = 0; l < of_step.size(); ++l) {
+      if (shape_.is_moe[l]) of_step[l] = rows(trace_.steps[static_cast<size_t>(i)], l);
+    }
+    learnt_.add(of_step);
   }
-  return sum;
 }
 
-Result<Homes> RoutedRun::by_swaps(SwapPartner partner) const {
-  Homes homes = homes_of(shape());
-  for (size_t l = 0; l < homes.size(); ++l) {
-    if (homes[l].empty()) continue;
-    const ExpertDevices own(homes[l].begin(), homes[l].end());
-    ASSIGN_OR_RETURN(const Migration moved,
-                     balance_by_swaps(learnt_rows(l), own, shape().devices, partner));
-    homes[l].assign(moved.device_of_expert.begin(), moved.device_of_expert.end());
+// Swaps by a run's rule (plan/exchange/home_moves.h), whatever they cost.
+Homes RoutedRun::by_swaps(SwapPartner partner) const {
+  std::vector<double> row_s;
+  for (const double speed : speeds_) row_s.push_back(1 / speed);
+  RunShape moved = shape_;
+  for (int64_t l = 0; l < shape_.num_layers; ++l) {
+    for (const HomeSwap& swap : balancing_swaps(shape_, l, learnt_, row_s, partner)) {
+      std::swap(moved.records[static_cast<size_t>(swap.a)].device,
+                moved.records[static_cast<size_t>(swap.b)].device);
+    }
   }
-  return homes;
+  return homes_of(moved);
 }
 
 Homes RoutedRun::longest_first() const {
-  Homes homes = homes_of(shape());
+  Homes homes = homes_of(shape_);
+  const auto steps = static_cast<double>(learnt_.steps());
   for (size_t l = 0; l < homes.size(); ++l) {
-    if (!homes[l].empty()) homes[l] = place_balanced(learnt_rows(l), speeds_);
+    std::vector<int64_t> learnt;
+    for (const double mean : learnt_.of_layer(static_cast<int64_t>(l))) {
+      learnt.push_back(std::llround(mean * steps));
+    }
+    if (!learnt.empty()) homes[l] = place_balanced(learnt, speeds_);
   }
   return homes;
 }
@@ -166,25 +182,26 @@ double RoutedRun::imbalance(const Homes& homes, const RoutedStep& step) const {
 }
 
 Status RoutedRun::count_moves(const Homes& homes, RoutedHomes& to) const {
-  const Homes own = homes_of(shape());
+  const Homes own = homes_of(shape_);
   for (size_t l = 0; l < homes.size(); ++l) {
     ExpertDevices before, after;
     for (size_t e = 0; e < homes[l].size(); ++e) {
       to.moved_experts += homes[l][e] != own[l][e];
-      before.push_back(shape().rank_of(own[l][e]));
-      after.push_back(shape().rank_of(homes[l][e]));
+      before.push_back(shape_.rank_of(own[l][e]));
+      after.push_back(shape_.rank_of(homes[l][e]));
     }
-    if (shape().ranks() == 1 || before.empty()) continue;
-    const RecordShape& expert = shape().records[shape().expert(static_cast<int64_t>(l), 0)];
-    const int64_t bytes = expert.num_elements * shape().dtype_bytes + expert.state_bytes;
+    if (shape_.ranks() == 1 || before.empty()) continue;
+    const RecordShape& expert = shape_.records[shape_.expert(static_cast<int64_t>(l), 0)];
+    const int64_t bytes = expert.num_elements * shape_.dtype_bytes + expert.state_bytes;
     ASSIGN_OR_RETURN(const MigrationCost cost,
-                     migration_cost(before, after, shape().ranks(), bytes, link_.bytes_per_s));
+                     migration_cost(before, after, shape_.ranks(), bytes, link_.bytes_per_s));
     to.move_s += cost.seconds;
   }
   return Status();
 }
 
 Status RoutedRun::add(const std::string& name, const Homes& homes) {
+  const bool own = forecast_.homes.empty();
   RoutedHomes& added = forecast_.homes.emplace_back();
   added.name = name;
   RETURN_IF_ERROR(count_moves(homes, added));
@@ -195,6 +212,7 @@ Status RoutedRun::add(const std::string& name, const Homes& homes) {
     for (PlannedRank& rank : moved) rank.run.routing = &step->routing;
     ASSIGN_OR_RETURN(const StepForecast timed,
                      forecast_step(moved, link_.network, model_.shape, kFinePlan));
+    if (own && timed.state_on_device) shape_ = computed_at_home(std::move(shape_));
     added.step_s += timed.step_s() / steps;
     added.imbalance += imbalance(homes, *step) / steps;
   }
@@ -203,18 +221,18 @@ Status RoutedRun::add(const std::string& name, const Homes& homes) {
 
 // The four all-to-alls of each layer: rows to the experts and back, in both phases.
 Status RoutedRun::time_exchanges(const RoutedStep& step) {
-  const bool by_rank = shape().ranks() > 1;
-  const int ends = by_rank ? shape().ranks() : shape().devices;
-  const auto end_of = [&](int device) { return by_rank ? shape().rank_of(device) : device; };
+  const bool by_rank = shape_.ranks() > 1;
+  const int ends = by_rank ? shape_.ranks() : shape_.devices;
+  const auto end_of = [&](int device) { return by_rank ? shape_.rank_of(device) : device; };
   std::vector<int32_t> attends;
-  for (int64_t b = 0; b < shape().microbatches; ++b)
-    attends.push_back(end_of(shape().attending(0, b)));
+  for (int64_t b = 0; b < shape_.microbatches; ++b)
+    attends.push_back(end_of(shape_.attending(0, b)));
   const std::vector<double> rates(static_cast<size_t>(ends), link_.bytes_per_s);
   SendingOrder in_order(static_cast<size_t>(ends), std::vector<int>(static_cast<size_t>(ends)));
   for (std::vector<int>& receivers : in_order) std::iota(receivers.begin(), receivers.end(), 0);
-  const auto row = static_cast<double>(shape().hidden_size * shape().dtype_bytes);
+  const auto row = static_cast<double>(shape_.hidden_size * shape_.dtype_bytes);
   const double there[] = {row, 2 * row + 4}, back[] = {row, row + 4};  // bytes of a row, by phase
-  const Homes homes = homes_of(shape());
+  const Homes homes = homes_of(shape_);
   RoutedExchange& times = forecast_.exchange;
   const auto steps = static_cast<double>(tried_.size());
   for (size_t l = 0; l < homes.size(); ++l) {
@@ -225,7 +243,7 @@ Status RoutedRun::time_exchanges(const RoutedStep& step) {
         const SquareMatrix<double> rows,
         routed_traffic(layer_routing(step.routing, static_cast<int64_t>(l)), at, ends, attends));
     for (const auto& [of_row, way] : {std::pair(there, rows), std::pair(back, reversed(rows))}) {
-      for (int phase = 0; phase < (shape().training ? 2 : 1); ++phase) {
+      for (int phase = 0; phase < (shape_.training ? 2 : 1); ++phase) {
         SquareMatrix<double> bytes(ends);
         for (int i = 0; i < ends; ++i) {
           for (int j = 0; j < ends; ++j) bytes.at(i, j) = i == j ? 0 : way.at(i, j) * of_row[phase];
@@ -248,18 +266,17 @@ Status RoutedRun::time_exchanges(const RoutedStep& step) {
 Result<RoutedForecast> RoutedRun::forecast() {
   forecast_.recorded_steps = std::ssize(trace_.steps);
   forecast_.learnt_steps = std::max<int64_t>(1, forecast_.recorded_steps / 2);
-  forecast_.seats_by_step = !shape().seat_speeds.empty();
   // The last ones, which homes do not follow from, unless there is only one.
   const int64_t others = std::max<int64_t>(1, forecast_.recorded_steps - forecast_.learnt_steps);
   for (int64_t i = std::min(kMostTried, others); i > 0; --i) {
     tried_.push_back(&trace_.steps[static_cast<size_t>(forecast_.recorded_steps - i)]);
     forecast_.tried_steps.push_back(tried_.back()->step);
   }
-  RETURN_IF_ERROR(add("as the run has them", homes_of(shape())));
-  ASSIGN_OR_RETURN(const Homes emptiest, by_swaps(SwapPartner::kEmptiest));
-  RETURN_IF_ERROR(add("swaps with the emptiest device", emptiest));
-  ASSIGN_OR_RETURN(const Homes any, by_swaps(SwapPartner::kAnyTwice));
-  RETURN_IF_ERROR(add("swaps with any device", any));
+  RETURN_IF_ERROR(add("as the run has them", homes_of(shape_)));
+  forecast_.seats_by_step = !shape_.seat_speeds.empty();
+  learn();
+  RETURN_IF_ERROR(add("swaps with the emptiest device", by_swaps(SwapPartner::kEmptiest)));
+  RETURN_IF_ERROR(add("swaps with any device", by_swaps(SwapPartner::kAny)));
   RETURN_IF_ERROR(add("longest first", longest_first()));
   for (const RoutedStep* step : tried_) RETURN_IF_ERROR(time_exchanges(*step));
   forecast_.exchange.rounds /= std::ssize(tried_);

@@ -42,6 +42,12 @@ struct Recorded {
       added.routing.push_back({of_microbatch});
     }
   }
+  // Experts' weights wait in the host.
+  void use_least_memory() {
+    model = read_model_sizes(run.config().model.path).take();
+    const PlannedRun planned = planned_run(model, run.config(), sheet).take();
+    run.config().memory.device = MemorySize::of_bytes(least_memory(planned).device_bytes);
+  }
   Result<RoutedForecast> forecast() {
     model = read_model_sizes(run.config().model.path).take();
     PlannedRun planned = planned_run(model, run.config(), sheet).take();
@@ -86,6 +92,40 @@ TEST(RoutedForecast, HomesAreThoseCountedByHand) {
   EXPECT_DOUBLE_EQ(routed->exchange.shortest_first_s, bytes / kRate);
   EXPECT_NEAR(routed->exchange.rounds_s, bytes / kRate, 1e-9 * bytes / kRate);
   EXPECT_EQ(routed->exchange.rounds, 4);
+}
+
+// Device 1 takes three times as long for a row, so that it has one of four experts. Its 14 rows are
+// 42 of the time that device 0 takes for one, beside 18 there. Experts 3 and 0 for each other make
+// that 12 and 28, where equal devices would have nothing to exchange; the mean is of 32 rows over
+// four thirds of device 0's speed, 24.
+TEST(RoutedForecast, HomesFollowFromTheSpeedOfDevices) {
+  Recorded recorded(2, 4);
+  recorded.run.config().train.devices = {"cpu/4", "cpu/12"};
+  recorded.add(1, {{2, 2, 5, 7}, {2, 2, 5, 7}});
+  auto routed = recorded.forecast();
+  ASSERT_TRUE(routed.ok()) << routed.status().message();
+  EXPECT_NEAR(routed->homes[0].imbalance, 42.0 / 24, 1e-12);
+  for (const size_t swaps : {1, 2}) {
+    EXPECT_EQ(routed->homes[swaps].moved_experts, 2) << swaps;
+    EXPECT_NEAR(routed->homes[swaps].imbalance, 28.0 / 24, 1e-12) << swaps;
+  }
+}
+
+// Where experts get seats by step, the devices of the only rank share its rows: no home matters.
+// Where all stays on the devices experts are at home, whatever was asked for.
+TEST(RoutedForecast, SeatsByStepLeaveNoSwapWithinARank) {
+  Recorded recorded(2, 4);
+  recorded.run.config().parallel.place = PlaceKind::kStep;
+  recorded.add(1, {{6, 0, 2, 0}, {6, 0, 2, 0}});
+  for (const bool seats : {false, true}) {
+    if (seats) recorded.use_least_memory();
+    auto routed = recorded.forecast();
+    ASSERT_TRUE(routed.ok()) << routed.status().message();
+    EXPECT_EQ(routed->seats_by_step, seats);
+    for (const size_t swaps : {1, 2}) {
+      EXPECT_EQ(routed->homes[swaps].moved_experts, seats ? 0 : 2) << swaps;
+    }
+  }
 }
 
 // Homes follow from the first half of the steps alone. There expert 0 is hot, and in the others,

@@ -56,6 +56,7 @@ WHOLE = "all of it"
 MOVED_RANKS = {"full": (2, 4), "tiny": (2,)}
 for by_scale in (TOP_K, SHARING_TOP_K, RATIOS, MOVED_RANKS):
     by_scale["small"] = by_scale["full"]
+BY_SWAPS = "swaps with any device"  # a run's
 MOVED_EXPERTS, MOVED_EVERY = 16, 6  # steps until homes move, and as many behind that
 
 
@@ -208,7 +209,8 @@ def piper_s(bench, move):
 
 def cells_of_moves(bench, stay, move, planned):
     """Executed and planned gains, and what the moves took."""
-    own, other = planned["homes"][0], planned["homes"][1]
+    own = planned["homes"][0]
+    other = next(homes for homes in planned["homes"] if homes["name"] == BY_SWAPS)
     pairs = list(zip(stay, move))
     gain = statistics.median(1 - behind(m, "step_s") / behind(s, "step_s") for s, m in pairs)
     saved_s = statistics.median(behind(s, "step_s") - behind(m, "step_s") for s, m in pairs)

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "plan/exchange/expert_migration.h"
 
 namespace pagoda {
 namespace {
@@ -97,11 +96,11 @@ Group group_of(const RunShape& shape, int64_t layer, const RowMeans& means,
 }
 
 // The swaps of a group, by places in Group::experts.
-std::vector<ExpertSwap> swaps_of(const Group& group) {
+std::vector<ExpertSwap> swaps_of(const Group& group, SwapPartner partner = SwapPartner::kAny) {
   const auto places = static_cast<int32_t>(group.place_row_s.size());
   if (places < 2) return {};
-  auto balanced = balance_by_swaps(group.rows, group.at, places, SwapPartner::kAny, kMostSwaps,
-                                   group.place_row_s);
+  auto balanced =
+      balance_by_swaps(group.rows, group.at, places, partner, kMostSwaps, group.place_row_s);
   return balanced.ok() ? std::move(balanced->swaps) : std::vector<ExpertSwap>();
 }
 
@@ -180,12 +179,12 @@ bool may_exchange(const RunShape& shape, const HomeSwap& swap) {
 }
 
 std::vector<HomeSwap> balancing_swaps(const RunShape& shape, int64_t layer, const RowMeans& means,
-                                      std::span<const double> row_s) {
+                                      std::span<const double> row_s, SwapPartner partner) {
   const std::vector<double> known = known_row_s(row_s);
   CHECK(std::ssize(known) == shape.devices);
   const Group group = group_of(shape, layer, means, known);
   std::vector<HomeSwap> swaps;
-  for (const ExpertSwap& swap : swaps_of(group)) {
+  for (const ExpertSwap& swap : swaps_of(group, partner)) {
     swaps.push_back({shape.expert(layer, group.experts[static_cast<size_t>(swap.a)]),
                      shape.expert(layer, group.experts[static_cast<size_t>(swap.b)])});
   }

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "plan/exchange/expert_migration.h"
 #include "plan/step/run_shape.h"
 
 namespace pagoda {
@@ -67,9 +68,11 @@ bool may_exchange(const RunShape& shape, const HomeSwap& swap);
 
 // The swaps that bring the layer's devices closest to each other in time, by balance_by_swaps() of
 // these means: for whoever does not ask what that costs. With seats by step a rank's devices count
-// as one. Empty for a dense layer, or where its experts are on one device.
+// as one. Empty for a dense layer, or where its experts are on one device. `row_s`: StepTimes's, in
+// any unit. `partner`: a run's are kAny.
 std::vector<HomeSwap> balancing_swaps(const RunShape& shape, int64_t layer, const RowMeans& means,
-                                      std::span<const double> row_s);
+                                      std::span<const double> row_s,
+                                      SwapPartner partner = SwapPartner::kAny);
 
 // The moves that pay, or none. `every`: steps between decisions. O(layers * swaps * E^2).
 HomeMoves choose_moves(const RunShape& shape, const RowMeans& means, const StepTimes& times,

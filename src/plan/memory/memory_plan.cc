@@ -343,14 +343,13 @@ bool fits(const PageTable& pages, const std::vector<SlotClass>& slots, const Mem
   return true;
 }
 
-// Experts are computed at home.
+}  // namespace
+
 RunShape computed_at_home(RunShape shape) {
   shape.seat_speeds.clear();
   shape.sharing = Sharing::kRows;
   return shape;
 }
-
-}  // namespace
 
 RunShape seated(RunShape shape, const MemoryPlan& memory) {
   if (memory.state_on_device) shape = computed_at_home(std::move(shape));
