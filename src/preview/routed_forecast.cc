@@ -106,14 +106,11 @@ class RoutedRun {
   Result<RoutedForecast> forecast();
 
  private:
-  std::vector<int64_t> rows(const RoutedStep& step, size_t layer) const {
-    return tokens_per_expert(layer_routing(step.routing, static_cast<int64_t>(layer)));
-  }
   void learn();
   Homes by_swaps(SwapPartner partner) const;
   Homes longest_first() const;
   Status add(const std::string& name, const Homes& homes);
-  double imbalance(const Homes& homes, const RoutedStep& step) const;
+  double imbalance(const RunShape& moved, const RoutedStep& step) const;
   Status count_moves(const Homes& homes, RoutedHomes& to) const;
   Status time_exchanges(const RoutedStep& step);
 
@@ -131,11 +128,7 @@ class RoutedRun {
 void RoutedRun::learn() {
   learnt_ = RowMeans(forecast_.learnt_steps);
   for (int64_t i = 0; i < forecast_.learnt_steps; ++i) {
-    std::vector<std::vector<int64_t>> of_step(static_cast<size_t>(shape_.num_layers));
-    for (size_t l = 0; l < of_step.size(); ++l) {
-      if (shape_.is_moe[l]) of_step[l] = rows(trace_.steps[static_cast<size_t>(i)], l);
-    }
-    learnt_.add(of_step);
+    learnt_.add(home_loads(shape_, trace_.steps[static_cast<size_t>(i)].routing));
   }
 }
 
@@ -158,23 +151,34 @@ Homes RoutedRun::longest_first() const {
   const auto steps = static_cast<double>(learnt_.steps());
   for (size_t l = 0; l < homes.size(); ++l) {
     std::vector<int64_t> learnt;
+    int64_t all = 0;
     for (const double mean : learnt_.of_layer(static_cast<int64_t>(l))) {
-      learnt.push_back(std::llround(mean * steps));
+      all += learnt.emplace_back(std::llround(mean * steps));
     }
-    if (!learnt.empty()) homes[l] = place_balanced(learnt, speeds_);
+    if (all > 0) homes[l] = place_balanced(learnt, speeds_);
   }
   return homes;
 }
 
-double RoutedRun::imbalance(const Homes& homes, const RoutedStep& step) const {
+double RoutedRun::imbalance(const RunShape& moved, const RoutedStep& step) const {
   const double speed = std::accumulate(speeds_.begin(), speeds_.end(), 0.0);
   double sum = 0;
   int64_t layers = 0;
-  for (size_t l = 0; l < homes.size(); ++l) {
-    if (homes[l].empty()) continue;
-    const std::vector<int64_t> of_layer = rows(step, l);
-    const int64_t all = std::accumulate(of_layer.begin(), of_layer.end(), int64_t{0});
-    const double end = busiest_device(of_layer, homes[l], speeds_);
+  for (int64_t l = 0; l < moved.num_layers; ++l) {
+    if (!moved.is_moe[static_cast<size_t>(l)]) continue;
+    const LayerRouting routing = layer_routing(step.routing, l);
+    const LayerSeats seats = layer_seats(moved, l, all_microbatches(moved), routing);
+    std::vector<int64_t> rows;  // of each microbatch and expert
+    std::vector<int> devices;
+    for (int64_t b = 0; b < moved.microbatches; ++b) {
+      const int64_t cell = moved.sums.cell(b, moved.microbatches);
+      for (int64_t e = 0; e < moved.num_experts; ++e) {
+        rows.push_back(routing[static_cast<size_t>(b)][static_cast<size_t>(e)]);
+        devices.push_back(seats.device_of(e, cell, moved.sums.expert_shards));
+      }
+    }
+    const double end = busiest_device(rows, devices, speeds_);
+    const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
     sum += all == 0 ? 1 : end * speed / static_cast<double>(all);
     ++layers;
   }
@@ -214,12 +218,14 @@ Status RoutedRun::add(const std::string& name, const Homes& homes) {
                      forecast_step(moved, link_.network, model_.shape, kFinePlan));
     if (own && timed.state_on_device) shape_ = computed_at_home(std::move(shape_));
     added.step_s += timed.step_s() / steps;
-    added.imbalance += imbalance(homes, *step) / steps;
+    RunShape moved_shape = shape_;
+    move_to(homes, moved_shape);
+    added.imbalance += imbalance(moved_shape, *step) / steps;
   }
   return Status();
 }
 
-// The four all-to-alls of each layer: rows to the experts and back, in both phases.
+// The four all-to-alls of each layer: rows to the experts' seats and back, in both phases.
 Status RoutedRun::time_exchanges(const RoutedStep& step) {
   const bool by_rank = shape_.ranks() > 1;
   const int ends = by_rank ? shape_.ranks() : shape_.devices;
@@ -232,16 +238,18 @@ Status RoutedRun::time_exchanges(const RoutedStep& step) {
   for (std::vector<int>& receivers : in_order) std::iota(receivers.begin(), receivers.end(), 0);
   const auto row = static_cast<double>(shape_.hidden_size * shape_.dtype_bytes);
   const double there[] = {row, 2 * row + 4}, back[] = {row, row + 4};  // bytes of a row, by phase
-  const Homes homes = homes_of(shape_);
   RoutedExchange& times = forecast_.exchange;
   const auto steps = static_cast<double>(tried_.size());
-  for (size_t l = 0; l < homes.size(); ++l) {
-    if (homes[l].empty()) continue;
+  const Microbatches microbatches = all_microbatches(shape_);
+  for (int64_t l = 0; l < shape_.num_layers; ++l) {
+    if (!shape_.is_moe[static_cast<size_t>(l)]) continue;
+    const LayerRouting routing = layer_routing(step.routing, l);
+    const LayerSeats seats = layer_seats(shape_, l, microbatches, routing);
     ExpertDevices at;
-    for (const int device : homes[l]) at.push_back(end_of(device));
+    for (int64_t e = 0; e < shape_.num_experts; ++e) at.push_back(end_of(seats.seat(e)));
     ASSIGN_OR_RETURN(
         const SquareMatrix<double> rows,
-        routed_traffic(layer_routing(step.routing, static_cast<int64_t>(l)), at, ends, attends));
+        routed_traffic(routing_to_seats(shape_, microbatches, seats, routing), at, ends, attends));
     for (const auto& [of_row, way] : {std::pair(there, rows), std::pair(back, reversed(rows))}) {
       for (int phase = 0; phase < (shape_.training ? 2 : 1); ++phase) {
         SquareMatrix<double> bytes(ends);

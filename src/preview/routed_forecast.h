@@ -16,8 +16,8 @@ namespace pagoda {
 // Homes of all layers' experts.
 struct RoutedHomes {
   std::string name;
-  // When the busiest device has computed its experts' rows, over when all would have at the same
-  // time: the mean of layers and steps. 1 is the least.
+  // When the busiest device has computed its rows, at seats and as guests, over when all would have
+  // at the same time: the mean of layers and steps. 1 is the least.
   double imbalance = 0;
   double step_s = 0;  // the mean of the steps
   // Against the run's own homes: experts that move to other devices, and the time of those that
@@ -29,7 +29,8 @@ struct RoutedHomes {
 
 // All-to-alls of a step under the run's own homes, one layer after the other, if nothing else held
 // up the ends: devices or, with several ranks, ranks. Each sends what it has for the others one
-// behind the other, and ends that send to the same one share it.
+// behind the other, and ends that send to the same one share it. Rows that guests compute stay
+// where they are (plan/step/expert_seats.h), and weights go without an order.
 struct RoutedExchange {
   double in_order_s = 0;  // by the numbers of the receivers, as with parallel.exchange = flat
   double shortest_first_s = 0;

@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "base/number_text.h"
-#include "plan/step/expert_seats.h"
-#include "plan/step/step_schedule.h"
 #include "train/page_move.h"
 
 namespace pagoda {
@@ -53,17 +51,6 @@ Result<std::vector<HomeSwap>> parse_swaps(const RunShape& shape, const std::stri
   return swaps;
 }
 
-// [layer][E] the step's rows at the experts' seats; empty for a dense layer.
-std::vector<std::vector<int64_t>> rows_at_seats(const RunShape& shape, const Routing& routing) {
-  std::vector<std::vector<int64_t>> rows(static_cast<size_t>(shape.num_layers));
-  for (int64_t l = 0; l < shape.num_layers; ++l) {
-    if (!shape.is_moe[static_cast<size_t>(l)]) continue;
-    const Microbatches all = all_microbatches(shape);
-    rows[static_cast<size_t>(l)] = rows_at_seats(shape, l, all, layer_routing(routing, l, all));
-  }
-  return rows;
-}
-
 }  // namespace
 
 void HomeBalance::end_step(const RunShape& shape, const StepResult& result, double step_s,
@@ -71,7 +58,7 @@ void HomeBalance::end_step(const RunShape& shape, const StepResult& result, doub
   if (every_ == 0) return;
   if (due()) steps_s_ = 0;
   if (times != nullptr) devices_ = times->devices();
-  means_.add(shape.has_guests() ? rows_at_seats(shape, result.routing) : result.tokens_per_expert);
+  means_.add(home_loads(shape, result.routing));
   steps_s_ += step_s;
 }
 

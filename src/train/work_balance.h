@@ -23,8 +23,7 @@ class HomeBalance {
 
   // Whether the next step must be timed.
   bool wants_times() const { return every_ > 0 && (means_.steps() + 1) % every_ == 0; }
-  // Call it behind each step. `times`: its own; nullptr: it was not timed. Rows that guests compute
-  // (plan/step/expert_seats.h) load no home.
+  // Call it behind each step. `times`: its own; nullptr: it was not timed.
   void end_step(const RunShape& shape, const StepResult& result, double step_s,
                 const TaskTimes* times);
 

@@ -122,10 +122,31 @@ TEST(RoutedForecast, SeatsByStepLeaveNoSwapWithinARank) {
     auto routed = recorded.forecast();
     ASSERT_TRUE(routed.ok()) << routed.status().message();
     EXPECT_EQ(routed->seats_by_step, seats);
+    EXPECT_EQ(routed->homes[0].imbalance, seats ? 1.5 : 2) << "12 and 4 rows, or 16 and none";
     for (const size_t swaps : {1, 2}) {
       EXPECT_EQ(routed->homes[swaps].moved_experts, seats ? 0 : 2) << swaps;
     }
   }
+}
+
+// Where weights travel, each device computes the 8 rows that it has: no home is loaded, and no row
+// leaves.
+TEST(RoutedForecast, RowsOfGuestsStay) {
+  Recorded recorded(2, 4);
+  recorded.run.config().train.expert_shards = 2;
+  recorded.run.config().parallel.sharing = Sharing::kData;
+  recorded.use_least_memory();
+  recorded.add(1, {{6, 0, 2, 0}, {6, 0, 2, 0}});
+  auto routed = recorded.forecast();
+  ASSERT_TRUE(routed.ok()) << routed.status().message();
+  for (const RoutedHomes& homes : routed->homes) {
+    EXPECT_EQ(homes.imbalance, 1) << homes.name;
+    EXPECT_EQ(homes.moved_experts, 0) << homes.name;
+  }
+  EXPECT_EQ(routed->exchange.in_order_s, 0);
+  EXPECT_EQ(routed->exchange.shortest_first_s, 0);
+  EXPECT_EQ(routed->exchange.rounds_s, 0);
+  EXPECT_EQ(routed->exchange.rounds, 0);
 }
 
 // Homes follow from the first half of the steps alone. There expert 0 is hot, and in the others,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "plan/step/expert_seats.h"
 
 namespace pagoda {
 namespace {
@@ -151,6 +152,18 @@ HomeMoves layer_moves(const RunShape& shape, int64_t layer, const RowMeans& mean
 }
 
 }  // namespace
+
+std::vector<std::vector<int64_t>> home_loads(const RunShape& shape, const Routing& routing) {
+  std::vector<std::vector<int64_t>> rows(static_cast<size_t>(shape.num_layers));
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    if (!shape.is_moe[static_cast<size_t>(l)]) continue;
+    const LayerRouting of_layer = layer_routing(routing, l);
+    rows[static_cast<size_t>(l)] = shape.has_guests()
+                                       ? rows_at_seats(shape, l, all_microbatches(shape), of_layer)
+                                       : tokens_per_expert(of_layer);
+  }
+  return rows;
+}
 
 void RowMeans::add(std::span<const std::vector<int64_t>> rows) {
   ++steps_;

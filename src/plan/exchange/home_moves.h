@@ -19,6 +19,7 @@
 
 #include "plan/exchange/expert_migration.h"
 #include "plan/step/run_shape.h"
+#include "plan/step/step_schedule.h"
 
 namespace pagoda {
 
@@ -28,12 +29,16 @@ struct HomeSwap {
   bool operator==(const HomeSwap&) const = default;
 };
 
+// [layer][E] the rows of a step that load homes: those that no guest computes
+// (plan/step/expert_seats.h). Empty for dense layers.
+std::vector<std::vector<int64_t>> home_loads(const RunShape& shape, const Routing& routing);
+
 // Means of each expert's rows in a step: plain ones over the first `span` steps, and then ones in
 // which a step weighs 1 / span.
 class RowMeans {
  public:
   explicit RowMeans(int64_t span) : span_(span) {}
-  // A step's rows, [layer][E], empty for dense layers.
+  // A step's home_loads().
   void add(std::span<const std::vector<int64_t>> rows);
   int64_t steps() const { return steps_; }
   double weight() const;  // how many steps the means are about

@@ -70,7 +70,7 @@ struct MemoryPlan {
 // The shape of the run that goes with the plan: whether rows are read in place; and experts are
 // computed at home where all stays on the devices.
 RunShape seated(RunShape shape, const MemoryPlan& memory);
-// The shape where all stays on the devices, as for seats.
+// The shape of a run whose experts are computed at home, as where all stays on the devices.
 RunShape computed_at_home(RunShape shape);
 
 // The fewest slots in which the rank's step goes, whatever the budgets, and with copied rows.

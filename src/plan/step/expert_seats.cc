@@ -262,19 +262,23 @@ LayerSeats layer_seats(const RunShape& shape, int64_t layer, Microbatches microb
   return {layer_seats(shape, layer, rows, taken), std::move(guests)};
 }
 
-std::vector<int64_t> rows_at_seats(const RunShape& shape, int64_t layer, Microbatches microbatches,
-                                   const LayerRouting& routing) {
-  const LayerSeats seats = layer_seats(shape, layer, microbatches, routing);
-  std::vector<int64_t> rows(static_cast<size_t>(shape.num_experts), 0);
+LayerRouting routing_to_seats(const RunShape& shape, Microbatches microbatches,
+                              const LayerSeats& seats, LayerRouting routing) {
   for (size_t b = 0; b < routing.size(); ++b) {
     const int64_t microbatch = microbatches.first + static_cast<int64_t>(b);
     const int64_t cell = shape.sums.cell(microbatch, shape.microbatches);
-    for (size_t e = 0; e < rows.size(); ++e) {
+    for (size_t e = 0; e < routing[b].size(); ++e) {
       const auto expert = static_cast<int64_t>(e);
-      if (!seats.is_guest(expert, cell, shape.sums.expert_shards)) rows[e] += routing[b][e];
+      if (seats.is_guest(expert, cell, shape.sums.expert_shards)) routing[b][e] = 0;
     }
   }
-  return rows;
+  return routing;
+}
+
+std::vector<int64_t> rows_at_seats(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                   const LayerRouting& routing) {
+  const LayerSeats seats = layer_seats(shape, layer, microbatches, routing);
+  return tokens_per_expert(routing_to_seats(shape, microbatches, seats, routing));
 }
 
 std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,

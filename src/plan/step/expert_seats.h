@@ -77,7 +77,10 @@ int64_t travelling_weight_bytes(const RunShape& shape, int64_t record);
 LayerSeats layer_seats(const RunShape& shape, int64_t layer, Microbatches microbatches,
                        const LayerRouting& routing);
 
-// (num_experts) the rows that experts have at their seats: all but their guests'.
+// What of the routing goes to experts' seats: all but the rows of their guests.
+LayerRouting routing_to_seats(const RunShape& shape, Microbatches microbatches,
+                              const LayerSeats& seats, LayerRouting routing);
+// (num_experts) the rows of it.
 std::vector<int64_t> rows_at_seats(const RunShape& shape, int64_t layer, Microbatches microbatches,
                                    const LayerRouting& routing);
 

@@ -49,6 +49,21 @@ TEST(HomeMoves, MeansOfRows) {
   EXPECT_EQ(means.steps(), 3);
 }
 
+// Weights and gradient of an expert are 800 bytes, nine rows 792 and ten 880: these stay, as
+// guests.
+TEST(HomeMoves, LoadsAreRowsThatTravel) {
+  RunShape shape = shape_of({0, 1}, {0, 0});
+  shape.hidden_size = 8;
+  shape.microbatches = 2;
+  shape.shard_device = {0, 1};
+  shape.sums = {1, 2, 2};
+  const Routing routing = {{{10, 9}}, {{8, 10}}};
+  using Loads = std::vector<std::vector<int64_t>>;
+  EXPECT_EQ(home_loads(shape, routing), (Loads{{18, 19}}));
+  shape.sharing = Sharing::kAuto;
+  EXPECT_EQ(home_loads(shape, routing), (Loads{{8, 9}}));
+}
+
 // Devices have 800 and 200 rows. Experts 0 and 2 for each other make that 300 and 700, and so do 1
 // and 2; nothing is better. The step gains 100 rows of 1 ms; an exchange is of 100 * 2 + 1000
 // bytes.
