@@ -189,14 +189,16 @@ Status RoutedRun::count_moves(const Homes& homes, RoutedHomes& to) const {
   const Homes own = homes_of(shape_);
   for (size_t l = 0; l < homes.size(); ++l) {
     ExpertDevices before, after;
+    int64_t bytes = 0;  // of the largest that leaves its rank
     for (size_t e = 0; e < homes[l].size(); ++e) {
       to.moved_experts += homes[l][e] != own[l][e];
       before.push_back(shape_.rank_of(own[l][e]));
       after.push_back(shape_.rank_of(homes[l][e]));
+      if (before.back() == after.back()) continue;
+      const int64_t record = shape_.expert(static_cast<int64_t>(l), static_cast<int64_t>(e));
+      bytes = std::max(bytes, moved_bytes(shape_, record));
     }
-    if (shape_.ranks() == 1 || before.empty()) continue;
-    const RecordShape& expert = shape_.records[shape_.expert(static_cast<int64_t>(l), 0)];
-    const int64_t bytes = expert.num_elements * shape_.dtype_bytes + expert.state_bytes;
+    if (bytes == 0) continue;
     ASSIGN_OR_RETURN(const MigrationCost cost,
                      migration_cost(before, after, shape_.ranks(), bytes, link_.bytes_per_s));
     to.move_s += cost.seconds;

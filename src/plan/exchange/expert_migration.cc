@@ -40,10 +40,10 @@ Status check_tokens(std::span<const int64_t> tokens_per_expert, size_t experts) 
 
 class HillClimb {
  public:
-  // token_s: [device]
+  // token_s: [device]; kind: [expert]
   HillClimb(std::span<const int64_t> tokens, const ExpertDevices& device_of_expert,
-            std::vector<double> token_s)
-      : tokens_(tokens), token_s_(std::move(token_s)) {
+            std::vector<double> token_s, std::vector<int32_t> kind)
+      : tokens_(tokens), kind_(std::move(kind)), token_s_(std::move(token_s)) {
     const auto devices = static_cast<int32_t>(token_s_.size());
     for (const int64_t load : device_loads(tokens, device_of_expert, devices)) {
       loads_.push_back(static_cast<double>(load) * token_s_[loads_.size()]);
@@ -63,6 +63,7 @@ class HillClimb {
     std::array<size_t, 2> at = {0, 0};
     size_t count = 1;
     int64_t tokens = 0;
+    std::array<int32_t, 2> kinds = {0, 0};  // of two, ascending
   };
   struct Choice {
     size_t device = 0;
@@ -76,6 +77,9 @@ class HillClimb {
   int64_t tokens(size_t device, size_t place) const {
     return tokens_[static_cast<size_t>(experts_[device][place])];
   }
+  int32_t kind(size_t device, size_t place) const {
+    return kind_[static_cast<size_t>(experts_[device][place])];
+  }
   std::vector<Places> pairs(size_t device) const;
   void try_swap(size_t fullest, const Choice& choice, std::optional<Choice>& best) const;
   void try_device(size_t fullest, size_t other, std::optional<Choice>& best) const;
@@ -88,6 +92,7 @@ class HillClimb {
   }
 
   std::span<const int64_t> tokens_;
+  std::vector<int32_t> kind_;                  // [expert]
   std::vector<double> token_s_, loads_;        // [device]
   std::vector<std::vector<int32_t>> experts_;  // [device]
 };
@@ -106,37 +111,46 @@ void HillClimb::try_swap(size_t fullest, const Choice& choice, std::optional<Cho
 void HillClimb::try_device(size_t fullest, size_t other, std::optional<Choice>& best) const {
   for (size_t i = 0; i < experts_[fullest].size(); ++i) {
     for (size_t j = 0; j < experts_[other].size(); ++j) {
+      if (kind(fullest, i) != kind(other, j)) continue;
       try_swap(fullest, {other, {{i}, 1, tokens(fullest, i)}, {{j}, 1, tokens(other, j)}, 0},
                best);
     }
   }
 }
 
-// All pairs of the device's experts, sorted by tokens, then by place.
+// All pairs of the device's experts, sorted by kinds, tokens, then by place.
 std::vector<HillClimb::Places> HillClimb::pairs(size_t device) const {
   std::vector<Places> all;
   for (size_t i = 0; i < experts_[device].size(); ++i) {
     for (size_t j = i + 1; j < experts_[device].size(); ++j) {
-      all.push_back({{i, j}, 2, tokens(device, i) + tokens(device, j)});
+      Places pair{{i, j}, 2, tokens(device, i) + tokens(device, j)};
+      if (kind(device, i) > kind(device, j)) std::swap(pair.at[0], pair.at[1]);
+      pair.kinds = {kind(device, pair.at[0]), kind(device, pair.at[1])};
+      all.push_back(pair);
     }
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Places& a, const Places& b) { return a.tokens < b.tokens; });
+  std::stable_sort(all.begin(), all.end(), [](const Places& a, const Places& b) {
+    return a.kinds == b.kinds ? a.tokens < b.tokens : a.kinds < b.kinds;
+  });
   return all;
 }
 
-// Tries only those pairs of the other device whose tokens are next to the number that would make
-// both loads equal.
+// Tries only those pairs of the other device, of the same kinds, whose tokens are next to the
+// number that would make both loads equal.
 void HillClimb::try_pairs(size_t fullest, size_t other, std::optional<Choice>& best) const {
   const std::vector<Places> others = pairs(other);
   for (const Places& given : pairs(fullest)) {
     const double wanted = static_cast<double>(given.tokens) -
                           (loads_[fullest] - loads_[other]) / (token_s_[fullest] + token_s_[other]);
     const auto above = std::partition_point(others.begin(), others.end(), [&](const Places& p) {
-      return static_cast<double>(p.tokens) < wanted;
+      return p.kinds == given.kinds ? static_cast<double>(p.tokens) < wanted
+                                    : p.kinds < given.kinds;
     });
-    if (above != others.end()) try_swap(fullest, {other, given, *above, 0}, best);
-    if (above != others.begin()) try_swap(fullest, {other, given, *(above - 1), 0}, best);
+    const auto try_pair = [&](const Places& taken) {
+      if (taken.kinds == given.kinds) try_swap(fullest, {other, given, taken, 0}, best);
+    };
+    if (above != others.end()) try_pair(*above);
+    if (above != others.begin()) try_pair(*(above - 1));
   }
 }
 
@@ -200,7 +214,7 @@ std::vector<int64_t> device_loads(std::span<const int64_t> tokens_per_expert,
 Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
                                    const ExpertDevices& device_of_expert, int32_t devices,
                                    SwapPartner partner, int most_swaps,
-                                   std::span<const double> token_s) {
+                                   std::span<const double> token_s, std::span<const int32_t> kind) {
   RETURN_IF_ERROR(check_devices(device_of_expert, devices));
   RETURN_IF_ERROR(check_tokens(tokens_per_expert, device_of_expert.size()));
   RETURN_IF_ERROR(check_integer("most_swaps", most_swaps, 0));
@@ -210,7 +224,12 @@ Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
     RETURN_IF_ERROR(check_rates("times of a token", token_s));
     times.assign(token_s.begin(), token_s.end());
   }
-  HillClimb climb(tokens_per_expert, device_of_expert, std::move(times));
+  std::vector<int32_t> kinds(device_of_expert.size(), 0);
+  if (!kind.empty()) {
+    RETURN_IF_ERROR(check_count("kinds of experts", kind.size(), kinds.size()));
+    kinds.assign(kind.begin(), kind.end());
+  }
+  HillClimb climb(tokens_per_expert, device_of_expert, std::move(times), std::move(kinds));
   Migration migration{device_of_expert, {}};
   for (int left = most_swaps; left > 0 && climb.climb(partner, left, migration);) {
     left = most_swaps - static_cast<int>(migration.swaps.size());

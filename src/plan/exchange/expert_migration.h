@@ -50,15 +50,18 @@ std::vector<int64_t> device_loads(std::span<const int64_t> tokens_per_expert,
 // first, counting devices and experts from below. Every swap, or two at once, lowers the sum of the
 // squares of loads, so it ends. Two at once count as two in `swaps` and for most_swaps. kUsage: no
 // expert or device, sizes that differ, a device out of range or without an expert, tokens that are
-// negative or too many to be summed, times of another number or not above zero. O(swaps * (E /
-// devices)^2), kAny: times devices; kAnyTwice: times log(E / devices) for each two at once.
+// negative or too many to be summed, times of another number or not above zero, kinds of another
+// number. O(swaps * (E / devices)^2), kAny: times devices; kAnyTwice: times log(E / devices) for
+// each two at once.
 // `token_s`: [device] how long a token takes it, by which loads are measured; empty: devices are
-// equal, as in the paper.
+// equal, as in the paper. `kind`: [expert] all load their devices, and those of a kind are swapped
+// with each other; empty: all are of one.
 Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
                                    const ExpertDevices& device_of_expert, int32_t devices,
                                    SwapPartner partner = SwapPartner::kAny,
                                    int most_swaps = kMostSwaps,
-                                   std::span<const double> token_s = {});
+                                   std::span<const double> token_s = {},
+                                   std::span<const int32_t> kind = {});
 
 struct MigrationCost {
   int64_t moved_experts = 0;

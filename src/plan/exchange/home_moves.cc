@@ -18,14 +18,15 @@ struct Group {
   std::vector<int64_t> experts;     // of the layer
   ExpertDevices at;                 // [one of experts] place
   std::vector<int64_t> rows;        // [one of experts] mean in kParts of a row
+  std::vector<int32_t> kind;        // [one of experts] which of them is the first alike
+  std::vector<int64_t> bytes;       // [one of experts] moved_bytes()
   std::vector<double> place_row_s;  // [place]
   std::vector<int> place_rank;      // [place]
-  int64_t expert_bytes = 0;         // of weights and state
 
-  // What an exchange of experts at these places sends from either rank.
-  int64_t exchanged_bytes(int32_t a, int32_t b) const {
+  // What an exchange of the expert for one that is alike sends from either rank, from these places.
+  int64_t exchanged_bytes(size_t expert, int32_t a, int32_t b) const {
     const auto rank = [&](int32_t place) { return place_rank[static_cast<size_t>(place)]; };
-    return rank(a) == rank(b) ? 0 : expert_bytes;
+    return rank(a) == rank(b) ? 0 : bytes[expert];
   }
 };
 
@@ -80,19 +81,18 @@ Group group_of(const RunShape& shape, int64_t layer, const RowMeans& means,
     speed[static_cast<size_t>(place)] += 1 / row_s[static_cast<size_t>(device)];
   }
   for (int64_t e = 0; e < std::ssize(rows); ++e) {
-    const int home = record_of(shape, layer, e).device;
-    if (!gives(shape, home) || !alike(record_of(shape, layer, e), record_of(shape, layer, 0))) {
-      continue;
-    }
+    const RecordShape& expert = record_of(shape, layer, e);
+    const int home = expert.device;
+    if (!gives(shape, home)) continue;
     group.experts.push_back(e);
+    size_t first = 0;
+    while (!alike(record_of(shape, layer, group.experts[first]), expert)) ++first;
+    group.kind.push_back(static_cast<int32_t>(first));
+    group.bytes.push_back(moved_bytes(shape, shape.expert(layer, e)));
     group.at.push_back(places[static_cast<size_t>(by_rank ? shape.rank_of(home) : home)]);
     group.rows.push_back(std::llround(rows[static_cast<size_t>(e)] * kParts));
   }
   for (const double of_place : speed) group.place_row_s.push_back(1 / of_place);
-  if (rows.empty()) return group;
-  const RecordShape& record = record_of(shape, layer, 0);
-  group.expert_bytes = record.num_elements * shape.dtype_bytes +
-                       (shape.trains(shape.expert(layer, 0)) ? record.state_bytes : 0);
   return group;
 }
 
@@ -100,8 +100,8 @@ Group group_of(const RunShape& shape, int64_t layer, const RowMeans& means,
 std::vector<ExpertSwap> swaps_of(const Group& group, SwapPartner partner = SwapPartner::kAny) {
   const auto places = static_cast<int32_t>(group.place_row_s.size());
   if (places < 2) return {};
-  auto balanced =
-      balance_by_swaps(group.rows, group.at, places, partner, kMostSwaps, group.place_row_s);
+  auto balanced = balance_by_swaps(group.rows, group.at, places, partner, kMostSwaps,
+                                   group.place_row_s, group.kind);
   return balanced.ok() ? std::move(balanced->swaps) : std::vector<ExpertSwap>();
 }
 
@@ -133,7 +133,7 @@ HomeMoves layer_moves(const RunShape& shape, int64_t layer, const RowMeans& mean
   HomeMoves best, so_far;
   for (const ExpertSwap& swap : swaps) {
     const auto a = static_cast<size_t>(swap.a), b = static_cast<size_t>(swap.b);
-    const int64_t bytes = group.exchanged_bytes(at[a], at[b]);
+    const int64_t bytes = group.exchanged_bytes(a, at[a], at[b]);
     so_far.bytes += 2 * bytes;
     if (bytes > 0) so_far.move_s += static_cast<double>(bytes) / times.bytes_per_s;
     std::swap(at[a], at[b]);
@@ -181,6 +181,11 @@ double RowMeans::weight() const { return static_cast<double>(std::min(span_, ste
 std::span<const double> RowMeans::of_layer(int64_t layer) const {
   if (layer >= std::ssize(means_)) return {};
   return means_[static_cast<size_t>(layer)];
+}
+
+int64_t moved_bytes(const RunShape& shape, int64_t record) {
+  const RecordShape& of = shape.records[static_cast<size_t>(record)];
+  return of.num_elements * shape.dtype_bytes + (shape.trains(record) ? of.state_bytes : 0);
 }
 
 bool may_exchange(const RunShape& shape, const HomeSwap& swap) {

@@ -67,14 +67,17 @@ struct HomeMoves {
 
 inline constexpr double kHorizon = 4, kWorth = 2, kMostShare = 0.05, kLeastGain = 0.01;
 
+// What goes with an expert to another rank: its weights, and its state if it trains.
+int64_t moved_bytes(const RunShape& shape, int64_t record);
+
 // Whether two experts may exchange homes: they are of one layer, and alike in size. In zebra both
 // are on devices that attend, or both on others.
 bool may_exchange(const RunShape& shape, const HomeSwap& swap);
 
 // The swaps that bring the layer's devices closest to each other in time, by balance_by_swaps() of
-// these means: for whoever does not ask what that costs. With seats by step a rank's devices count
-// as one. Empty for a dense layer, or where its experts are on one device. `row_s`: StepTimes's, in
-// any unit. `partner`: a run's are kAny.
+// these means, each between experts that may_exchange(): for whoever does not ask what that costs.
+// With seats by step a rank's devices count as one. Empty for a dense layer, or where its experts
+// are on one device. `row_s`: StepTimes's, in any unit. `partner`: a run's are kAny.
 std::vector<HomeSwap> balancing_swaps(const RunShape& shape, int64_t layer, const RowMeans& means,
                                       std::span<const double> row_s,
                                       SwapPartner partner = SwapPartner::kAny);

@@ -416,6 +416,24 @@ TEST(ExpertMigration, OfUnequalDevices) {
   EXPECT_GT(swaps, 200);
 }
 
+// Experts of other kinds load their devices, and are swapped for none.
+TEST(ExpertMigration, SwapsThoseOfAKind) {
+  const std::vector<int32_t> one_apart = {0, 1, 1, 1};
+  EXPECT_EQ(balance_by_swaps(std::vector<int64_t>{600, 200, 100, 100}, {0, 0, 1, 1}, 2,
+                             SwapPartner::kAny, kMostSwaps, {}, one_apart)
+                .take()
+                .device_of_expert,
+            (ExpertDevices{0, 1, 0, 1}));  // 700 and 300
+  // 15 and 11. The first for the fourth is 7 less, the second for the fifth 5 more: both are 13.
+  const std::vector<int64_t> tokens = {10, 1, 4, 3, 6, 2};
+  const std::vector<int32_t> kind = {0, 1, 2, 0, 1, 3};
+  const auto swapped = [&](SwapPartner partner) {
+    return balance_by_swaps(tokens, {0, 0, 0, 1, 1, 1}, 2, partner, kMostSwaps, {}, kind).take();
+  };
+  EXPECT_TRUE(swapped(SwapPartner::kAny).swaps.empty());
+  EXPECT_EQ(swapped(SwapPartner::kAnyTwice).device_of_expert, (ExpertDevices{1, 1, 0, 0, 0, 1}));
+}
+
 TEST(ExpertMigration, RefusesNonsense) {
   const std::vector<int64_t> tokens = {1, 2, 3, 4};
   const ExpertDevices from = {0, 0, 1, 1};
@@ -435,6 +453,8 @@ TEST(ExpertMigration, RefusesNonsense) {
   for (const std::vector<double>& times : {std::vector<double>{1}, {1, 0}, {1, std::nan("")}}) {
     EXPECT_EQ(code(balance_by_swaps(tokens, from, 2, SwapPartner::kAny, 9, times)), Exit::kUsage);
   }
+  const std::vector<int32_t> kinds = {0, 0, 1};
+  EXPECT_EQ(code(balance_by_swaps(tokens, from, 2, SwapPartner::kAny, 9, {}, kinds)), Exit::kUsage);
   EXPECT_EQ(code(migration_cost(from, {0, 1}, 2, 1, 1)), Exit::kUsage);
   EXPECT_EQ(code(migration_cost(from, from, 2, 0, 1)), Exit::kUsage);
   EXPECT_EQ(code(migration_cost(from, from, 2, 1, std::nan(""))), Exit::kUsage);

@@ -125,6 +125,18 @@ TEST_F(TwoRanks, AreBalancedAlready) {
   EXPECT_FALSE(move());
 }
 
+// Expert 0, which is frozen, stays with its 600 rows, and these count: experts 1 and 2 for each
+// other leave 700 and 300. A frozen one moves without a state.
+TEST_F(TwoRanks, ExchangeTheExpertsThatTrain) {
+  shape.records[2].frozen_elements = 100;
+  const HomeMoves moves = choose_moves(shape, means, times, 10);
+  EXPECT_EQ(moves.swaps, (std::vector<HomeSwap>{{3, 4}}));
+  EXPECT_NEAR(moves.gain_s, 0.1, 1e-12);
+  EXPECT_EQ(moves.bytes, 2400);
+  EXPECT_EQ(moved_bytes(shape, 2), 200);
+  EXPECT_EQ(moved_bytes(shape, 3), 1200);
+}
+
 // Device 1 takes twice as long: 500 rows there are 1 s, 500 on device 0 half of that. With experts
 // 2 and 1 for each other there are 300 rows in 0.6 s, and 700 in 0.7 s.
 TEST(HomeMoves, OfUnequalDevices) {
