@@ -187,10 +187,11 @@ std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<con
   return seats;
 }
 
-int64_t travelling_row_bytes(const RunShape& shape) {
-  // Forward a row and what the expert gives, backward the row again, the gradients of both, the
-  // routing weight and its gradient.
-  return 5 * shape.hidden_size * shape.dtype_bytes + 2 * static_cast<int64_t>(sizeof(float));
+int64_t travelling_row_bytes(const RunShape& shape, bool kept) {
+  // Forward a row and what the expert gives, backward the row again unless it stayed, the gradients
+  // of both, the routing weight and its gradient.
+  const int64_t rows = kept ? 4 : 5;
+  return rows * shape.hidden_size * shape.dtype_bytes + 2 * static_cast<int64_t>(sizeof(float));
 }
 
 int64_t travelling_weight_bytes(const RunShape& shape, int64_t record) {
@@ -201,10 +202,27 @@ int64_t travelling_weight_bytes(const RunShape& shape, int64_t record) {
 
 namespace {
 
-// Whether the expert's rows of a device stay there.
-bool is_guest(const RunShape& shape, int64_t record, int64_t rows) {
+// Whether the expert's rows of a device stay there. kept: they would stay at home otherwise, from
+// the forward to the backward.
+bool is_guest(const RunShape& shape, int64_t record, int64_t rows, bool kept) {
   if (shape.sharing == Sharing::kData) return rows > 0;
-  return rows * travelling_row_bytes(shape) > travelling_weight_bytes(shape, record);
+  return rows * travelling_row_bytes(shape, kept) > travelling_weight_bytes(shape, record);
+}
+
+// [expert] whether rows that come to its home are in waves whose rows stay until the backward,
+// about: waves are known when guests are, so it counts blocks as if there were none.
+std::vector<uint8_t> kept_at_home(const RunShape& shape, int64_t layer, const Rows& rows) {
+  std::vector<uint8_t> kept(rows.size(), 0);
+  if (shape.kept_rows == 0) return kept;
+  Rows blocks(static_cast<size_t>(shape.devices), 0);  // [device] of the experts so far
+  for (size_t e = 0; e < rows.size(); ++e) {
+    const int64_t record = shape.expert(layer, static_cast<int64_t>(e));
+    int64_t& of_home =
+        blocks[static_cast<size_t>(shape.records[static_cast<size_t>(record)].device)];
+    of_home += div_ceil(rows[e], shape.row_block);
+    kept[e] = of_home <= shape.kept_waves() * shape.group_blocks;
+  }
+  return kept;
 }
 
 LayerSeats seats_in_copies(const RunShape& shape, int64_t layer, Microbatches microbatches) {
@@ -240,6 +258,7 @@ LayerSeats layer_seats(const RunShape& shape, int64_t layer, Microbatches microb
   const int64_t shards = shape.sums.expert_shards;
   Rows taken(static_cast<size_t>(shape.devices), 0);
   std::vector<int> guests(rows.size() * static_cast<size_t>(shards), -1);
+  const std::vector<uint8_t> kept = kept_at_home(shape, layer, rows);
   for (size_t e = 0; e < rows.size(); ++e) {
     const int64_t expert = static_cast<int64_t>(e), record = shape.expert(layer, expert);
     Rows of_device(taken.size(), 0);
@@ -250,11 +269,11 @@ LayerSeats layer_seats(const RunShape& shape, int64_t layer, Microbatches microb
     for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
       const int device = shape.attending(layer, b);
       const int64_t shard = shape.sums.cell(b, shape.microbatches) % shards;
-      if (!is_guest(shape, record, of_device[static_cast<size_t>(device)])) continue;
+      if (!is_guest(shape, record, of_device[static_cast<size_t>(device)], kept[e])) continue;
       guests[static_cast<size_t>(expert * shards + shard)] = device;
     }
     for (size_t d = 0; d < of_device.size(); ++d) {
-      if (!is_guest(shape, record, of_device[d])) continue;
+      if (!is_guest(shape, record, of_device[d], kept[e])) continue;
       taken[d] += of_device[d];
       rows[e] -= of_device[d];
     }

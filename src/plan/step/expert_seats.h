@@ -9,7 +9,8 @@
 // is computed on another device travels there and back in both phases; weights travel once in each
 // phase, and their fp32 gradient back. RunShape::sharing says whether rows or weights do, or
 // whichever has fewer bytes: bf16 weights of 3 d f elements have 24 d f, a row 10 d + 8, so that
-// they travel for more than about 2.4 f rows of an expert and a device.
+// they travel for more than about 2.4 f rows of an expert and a device; where rows stay until their
+// backward (RunShape::kept_rows) one has 8 d + 8, and that is 3 f.
 //
 // Where there are copies of all experts (plan/step/stages.h), an expert is a guest of each
 // group but its home's, for the shards that the group attends to.
@@ -67,9 +68,10 @@ double busiest_device(std::span<const int64_t> rows, std::span<const int> seats,
 std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<const int64_t> rows,
                              std::span<const int64_t> taken = {});
 
-// Bytes that travel in a training step for a row that another device computes, and in place of such
-// rows for the weights of an expert, and for their gradient if it trains.
-int64_t travelling_row_bytes(const RunShape& shape);
+// Bytes that travel in a training step for a row that another device computes, and keeps from the
+// forward or gets again; and in place of such rows for the weights of an expert, and for their
+// gradient if it trains.
+int64_t travelling_row_bytes(const RunShape& shape, bool kept);
 int64_t travelling_weight_bytes(const RunShape& shape, int64_t record);
 
 // Where a layer's rows are computed. Seats are those of the rows that no guest has. `routing`: the

@@ -81,14 +81,15 @@ std::vector<int> gradients(const TaskList& tasks) {
   return devices;
 }
 
-// A row in bf16 has 2 d there, 2 d back, 4 d + 4 there and 2 d + 4 back; of weights 2 bytes an
-// element in each phase, and 4 of its gradient.
+// A row in bf16 has 2 d there, 2 d back, 4 d + 4 there (2 d + 4 if it was kept) and 2 d + 4 back;
+// of weights 2 bytes an element in each phase, and 4 of its gradient.
 TEST(ExpertGuests, BytesOfRowsAndOfWeights) {
   RunShape shape = two_devices(Sharing::kAuto);
-  EXPECT_EQ(travelling_row_bytes(shape), 88);
+  EXPECT_EQ(travelling_row_bytes(shape, false), 88);
+  EXPECT_EQ(travelling_row_bytes(shape, true), 72);
   EXPECT_EQ(travelling_weight_bytes(shape, 2), 24 * 8 * 10);
   shape.dtype_bytes = 4;
-  EXPECT_EQ(travelling_row_bytes(shape), 168);
+  EXPECT_EQ(travelling_row_bytes(shape, false), 168);
   EXPECT_EQ(travelling_weight_bytes(shape, 2), 12 * 240);
 }
 
@@ -101,6 +102,19 @@ TEST(ExpertGuests, WeightsTravelWhereMoreBytesOfRowsWould) {
   EXPECT_EQ(guests({{21, 21}, {21, 21}}), (std::vector<int>{-1, -1, -1, -1}));
   EXPECT_EQ(guests({{21, 22}, {22, 21}}), (std::vector<int>{-1, 1, 0, -1}));
   EXPECT_EQ(guests({{90, 90}, {90, 90}}), (std::vector<int>{0, 1, 0, 1}));
+}
+
+// 26 rows of 72 bytes are 1872, and 27 are 1944. One wave of eight blocks of 16 rows is kept: 128
+// rows of an expert, but not 129, of which 22 are enough again.
+TEST(ExpertGuests, WeightsTravelForMoreRowsWhereTheseAreKept) {
+  RunShape shape = two_devices(Sharing::kAuto);
+  shape.kept_rows = 1;
+  const auto guests = [&](const LayerRouting& routing) {
+    return layer_seats(shape, 0, all_microbatches(shape), routing).guests;
+  };
+  EXPECT_EQ(guests({{26, 27}, {27, 26}}), (std::vector<int>{-1, 1, 0, -1}));
+  EXPECT_EQ(guests({{22, 0}, {106, 0}}), (std::vector<int>{-1, 1, -1, -1}));
+  EXPECT_EQ(guests({{22, 0}, {107, 0}}), (std::vector<int>{0, 1, -1, -1}));
 }
 
 // The paper's sizes: 2.4 f rows, where d is large beside what a routing weight takes.
