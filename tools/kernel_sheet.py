@@ -175,12 +175,29 @@ def sources():
     return sorted(path.name for path in FOLDER.glob("*.cu"))
 
 
+def compiled_in(file):
+    """What of the project a file is compiled from: itself, and what it includes, and so on."""
+    found, left = set(), [FOLDER / file]
+    while left:
+        path = left.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE):
+            folders = [folder for folder in (path.parent, ROOT, ROOT / "src")
+                       if (folder / name).is_file()]
+            if not folders:
+                raise SystemExit(f"kernel_sheet: {path} includes {name}, which is nowhere")
+            left.append(folders[0] / name)
+    return sorted(found)
+
+
 def fingerprint(file):
-    """A hash over what a file is compiled from, of the kernels' own."""
+    """A hash over what of the project a file is compiled from."""
     digest = hashlib.sha256()
-    headers = [*FOLDER.rglob("*.cuh"), *FOLDER.rglob("*.h")]
-    for path in [FOLDER / file, *sorted(headers)]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in compiled_in(file):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() +
+                      b"\0")
     return digest.hexdigest()[:16]
 
 

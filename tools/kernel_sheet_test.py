@@ -6,7 +6,10 @@ reads of nvcc and ptxas, what it calls worse, and the sheet that is kept.
 """
 
 import dataclasses
+import tempfile
 import unittest
+from pathlib import Path
+from unittest import mock
 
 import kernel_sheet
 from kernel_sheet import Kernel, blocks_at_once
@@ -94,6 +97,42 @@ class Worse(unittest.TestCase):
         self.assertEqual(len(kernel_sheet.worse(self.BEFORE, None)), 1)
         fine = dataclasses.replace(self.BEFORE, spill_bytes=0)
         self.assertEqual(kernel_sheet.worse(fine, None), [])
+
+
+class Fingerprint(unittest.TestCase):
+    SOURCES = {"kernels/cuda/a.cu": '#include <cmath>\n#include "kernels/cuda/tiles/tile.cuh"\n'
+                                    '#include "kernels/ops.h"\n',
+               "kernels/cuda/tiles/tile.cuh": "#pragma once\n",
+               "kernels/ops.h": '  # include "base/dtype.h"\n#include "list.inc"\n',
+               "kernels/list.inc": "",
+               "src/base/dtype.h": '#include "kernels/ops.h"\n',
+               "kernels/cuda/other.cuh": "", "src/base/other.h": ""}
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        for name, text in self.SOURCES.items():
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text(text)
+        of_folder = {"ROOT": self.root, "FOLDER": self.root / "kernels" / "cuda"}
+        patch = mock.patch.multiple(kernel_sheet, **of_folder)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_follows_what_is_compiled_in(self):
+        before = kernel_sheet.fingerprint("a.cu")
+        self.assertEqual(kernel_sheet.fingerprint("a.cu"), before)
+        for name, text in self.SOURCES.items():
+            (self.root / name).write_text(text + "int more;\n")
+            changed = kernel_sheet.fingerprint("a.cu") != before
+            self.assertEqual(changed, "other" not in name, name)
+            (self.root / name).write_text(text)
+
+    def test_misses_no_file(self):
+        (self.root / "src/base/dtype.h").unlink()
+        with self.assertRaisesRegex(SystemExit, "base/dtype.h"):
+            kernel_sheet.fingerprint("a.cu")
 
 
 class TheSheet(unittest.TestCase):
