@@ -7,8 +7,10 @@
 
 Both ways take turns on the same models and must give the same losses. Beside the ratio of their
 times stands what the copies cost by themselves: the share of a traced step of the copied way that
-its dispatches take, as one device does one task after the other. FOLDER keeps the metrics of every
-run; models and runs lie in a folder of their own in DIR and are removed.
+its dispatches take, as one device does one task after the other. Below the table stands for each
+row whether in place takes no longer than copied, and where the copies cost at least 5 % whether
+copied takes at least 1.05 x. FOLDER keeps the metrics of every run; models and runs lie in a folder
+of their own in DIR and are removed.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 from pagoda_runs import Bench, Shape, fail, write_even_text
-from table_text import add_scales, others_text, print_machine, print_rows, spread
+from table_text import add_scales, others_text, print_machine, print_rows, spread, verdict
 
 TRACED_STEP = 5
 # hidden, ffn, experts
@@ -29,6 +31,7 @@ TOP_K = {"full": (1, 2, 4, 8), "small": (1, 2, 4, 8), "tiny": (1, 2)}
 SHAPES = {"full": Shape(512, 128, 4096, 512, 8, 3), "small": Shape(256, 64, 1024, 256, 8, 3),
           "tiny": Shape(64, 32, 256, 64, 5, 1, tiny=True)}
 COPIED, IN_PLACE = "copied", "in place"
+LEAST_SHARE = 0.05  # of a step, from which on its copies should be seen in its time
 
 
 def copies_share(bench, flags):
@@ -51,11 +54,27 @@ def copies_share(bench, flags):
     return copies_us / step_us
 
 
+def verdicts_of(race, share):
+    """What should hold of a row, for people."""
+    found = [f"in place over copied {verdict(race.ratio(IN_PLACE, COPIED), '<=', 1)}"]
+    if share >= LEAST_SHARE:
+        found.append(f"copies are {100 * share:.1f} %, copied over in place "
+                     f"{verdict(race.ratio(COPIED, IN_PLACE), '>=', 1 + LEAST_SHARE)}")
+    return "; ".join(found)
+
+
+def drop_models(bench):
+    """Removes the models made so far, which are of one hidden size."""
+    for path in bench.models.values():
+        shutil.rmtree(path)
+    bench.models.clear()
+
+
 def row_of(bench, model, top_k):
+    """The cells of a model's row, and its verdicts."""
     hidden, ffn, experts = model
     bench.shape.hidden, bench.shape.ffn, bench.experts_per_token = hidden, ffn, top_k
-    bench.models.clear()
-    shutil.rmtree(bench.folder / f"model-{experts}-{top_k}", ignore_errors=True)
+    drop_models(bench)
     base = {"model.path": bench.model(experts), "memory.device": "3GiB", "memory.host": "1GiB",
             "train.devices": "cpu"}
     variants = {COPIED: base | {"plan.in_place": "false"}, IN_PLACE: base}
@@ -68,10 +87,11 @@ def row_of(bench, model, top_k):
     if mib(IN_PLACE, "in_place_row_bytes") == 0 or mib(COPIED, "in_place_row_bytes") != 0:
         fail("rows were not read as asked")
     share = copies_share(bench, variants[COPIED])
-    return [hidden, ffn, experts, top_k, f"{mib(COPIED, 'copied_row_bytes'):.1f}",
-            f"{mib(IN_PLACE, 'copied_row_bytes'):.1f}", spread(race.seconds(COPIED)),
-            spread(race.seconds(IN_PLACE)), f"{race.ratio(COPIED, IN_PLACE):.3f}",
-            f"{1 / (1 - share):.3f}", race.effect(IN_PLACE, COPIED)]
+    cells = [hidden, ffn, experts, top_k, f"{mib(COPIED, 'copied_row_bytes'):.1f}",
+             f"{mib(IN_PLACE, 'copied_row_bytes'):.1f}", spread(race.seconds(COPIED)),
+             spread(race.seconds(IN_PLACE)), f"{race.ratio(COPIED, IN_PLACE):.3f}",
+             f"{1 / (1 - share):.3f}", race.effect(IN_PLACE, COPIED)]
+    return cells, f"hidden {hidden}, ffn {ffn}, top {top_k}: {verdicts_of(race, share)}"
 
 
 def main():
@@ -96,7 +116,9 @@ def main():
         rows = [row_of(bench, model, top_k) for model in MODELS[scale] for top_k in TOP_K[scale]]
         print_rows(["hidden", "ffn", "experts", "top", "MiB copied a step", "in place",
                     "copied s/step", "in place s/step", "copied/in place", "without copies",
-                    "effect"], rows)
+                    "effect"], [cells for cells, _ in rows])
+        for _, verdicts in rows:
+            print(verdicts)
         print(f"took its runs{others_text(bench)}")
 
 

@@ -33,6 +33,12 @@ def print_rows(header, rows):
         print("  ".join(cells).rstrip())
 
 
+def verdict(value, relation, bound):
+    """A figure beside what it should be, and whether it is: relation is "<=" or ">="."""
+    held = value <= bound if relation == "<=" else value >= bound
+    return f"{value:.3f}, {'held' if held else 'NOT HELD'} ({relation} {bound:.2f})"
+
+
 def first_line(path, pattern):
     found = re.search(pattern, Path(path).read_text(), re.MULTILINE)
     return found.group(1) if found else "unknown"
