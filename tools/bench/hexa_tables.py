@@ -11,9 +11,12 @@ so that all of them fit on a few cores.
   centric   data-centric against model-centric (Figure 7 and Table 8) on two processes of equal
             devices, over tokens and experts per token, beside what the plan says of both. The
             paper: model-centric takes 1.52, 1.38, 1.30 and 1.29 of data-centric's time for top-1
-            to 4, with fewer tokens for each
+            to 4, with fewer tokens for each. Below it, from how many tokens and which top on
+            data-centric is faster, executed and by the plan
   speeds    uniform shares against shares by speed in both ways (Figure 8), on two devices of a
-            process of which one is r times as fast
+            process of which one is r times as fast: in so many shards and tiles of columns that
+            shares of 1.5 to 1 come out nearly exact. Below it, whether what is saved is 0.9 of the
+            most that can be
   ablation  Figure 9: the whole of it, data-centric on two processes, and it without each part
   homes     what `plan --routing` says that other homes would gain, from what a run recorded, beside
             what the run gains when its experts move there; of a text that favours some experts
@@ -42,7 +45,7 @@ import string
 
 from device_tables import SLOW, main, number, of_ranks, resident, sent
 from pagoda_runs import budget, fail
-from table_text import print_rows, spread
+from table_text import print_rows, spread, verdict
 
 EXPERTS = 8
 FFN = {"full": 128, "small": 64, "tiny": 128}
@@ -50,6 +53,10 @@ TOP_K = {"full": (1, 2, 3, 4), "tiny": (2,)}
 TOKENS = {"full": (1024, 2048, 4096), "small": (512, 1024, 2048), "tiny": (256,)}
 SHARING_TOP_K = {"full": (1, 2, 4), "tiny": (2,)}
 RATIOS = {"full": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])), "tiny": ((3, [1, 3]),)}
+# 13 and 19 of 32 shards, or of 32 tiles of 16 columns, are 1.46 to 1; 11 and 21 are 1.91 to 1.
+SPEED_SHARDS = {"full": 32, "small": 32, "tiny": 8}
+COLUMNS = {"full": 512, "small": 512, "tiny": 128}
+LEAST_SAVED = 0.9
 MODEL = {"parallel.sharing": "model"}
 HALVES = MODEL | {"parallel.hidden_shares": [1, 1]}
 WHOLE = "all of it"
@@ -69,9 +76,8 @@ def with_room(bench, flags):
             "memory.host": "1GiB"}
 
 
-def of_two(bench, model, devices, processes, count):
+def of_two(bench, model, devices, processes, count, shards=8):
     """A run of two devices that has room for weights that travel."""
-    shards = 8
     part = count // shards
     base = {"model.path": model, "train.devices": devices, "train.optimizer_threads": 1,
             "train.tokens_per_step": count, "train.micro_batch_tokens": part,
@@ -109,8 +115,39 @@ def expect_close_losses(race, one, other):
         fail(f"\"{one}\" and \"{other}\" have losses {losses[0]} and {losses[1]}")
 
 
+def first_faster(ratios):
+    """The least size from which on data-centric is faster. ratios: by size, ascending, the time of
+    model-centric over data-centric's. None: not at the largest."""
+    first = None
+    for size, ratio in reversed(ratios.items()):
+        if ratio <= 1:
+            break
+        first = size
+    return first
+
+
+def crossover_text(executed, planned):
+    """From which size on data-centric is faster."""
+    found, wanted = first_faster(executed), first_faster(planned)
+    return (f"from {found or 'none'} on, by the plan from {wanted or 'none'} on, "
+            f"{'held' if found == wanted else 'NOT HELD'}")
+
+
+def print_crossovers(executed, planned):
+    """Both by top and tokens."""
+    print("Data-centric is faster")
+    for top in dict.fromkeys(top for top, _ in executed):
+        print(f"  top {top}, by tokens: " + crossover_text(
+            *({count: ratio for (of, count), ratio in ratios.items() if of == top}
+              for ratios in (executed, planned))))
+    for count in dict.fromkeys(count for _, count in executed):
+        print(f"  {count} tokens, by top: " + crossover_text(
+            *({top: ratio for (top, of), ratio in ratios.items() if of == count}
+              for ratios in (executed, planned))))
+
+
 def centric(bench, scale):
-    rows = []
+    rows, executed, by_plan = [], {}, {}
     for top_k in TOP_K[scale]:
         bench.experts_per_token = top_k
         model = bench.model(EXPERTS, FFN[scale])
@@ -121,26 +158,37 @@ def centric(bench, scale):
             expect_close_losses(race, "data", "model")
             planned = {name: bench.planned(2, flags, profiled=True)["step_s"]
                        for name, flags in ways.items()}
+            executed[top_k, count] = race.ratio("model", "data")
+            by_plan[top_k, count] = planned["model"] / planned["data"]
             rows.append([top_k, count, spread(race.seconds("data")), spread(race.seconds("model")),
-                         f"{race.ratio('model', 'data'):.3f}",
-                         f"{planned['model'] / planned['data']:.3f}", f"{planned['data']:.3f}",
+                         f"{executed[top_k, count]:.3f}", f"{by_plan[top_k, count]:.3f}",
+                         f"{planned['data']:.3f}",
                          f"{planned['model']:.3f}", sent(race, "data"), sent(race, "model")])
     bench.experts_per_token = 2
     print(f"Data- and model-centric, {EXPERTS} experts of {FFN[scale]} hidden units")
     print_rows(["top", "tokens", "data s/step", "model s/step", "model/data", "planned",
                 "data planned s", "model planned s", "data MiB sent", "model"], rows)
+    print_crossovers(executed, by_plan)
+
+
+def saved_text(saved, r):
+    """What is saved beside the most that can be, where one device is r times as fast."""
+    return f"saved of 1 - 2 / (1 + r) {verdict(saved / (1 - 2 / (1 + r)), '>=', LEAST_SAVED)}"
 
 
 def speeds(bench, scale):
-    rows, count = [], TOKENS[scale][-1]
-    model = bench.model(EXPERTS, FFN[scale])
+    rows, verdicts, count = [], [], TOKENS[scale][-1]
+    models = [bench.model(EXPERTS, ffn) for ffn in (FFN[scale], COLUMNS[scale])]
     for r, hidden in RATIOS[scale]:
-        base = of_two(bench, model, f"cpu/{SLOW},cpu/{number(SLOW / r)}", 1, count)
+        by_rows, by_columns = (
+            of_two(bench, model, f"cpu/{SLOW},cpu/{number(SLOW / r)}", 1, count,
+                   SPEED_SHARDS[scale]) for model in models)
         ways = {}
         for shares, columns in (("uniform", [1, 1]), ("speed", hidden)):
-            of_shares = base | {"parallel.shares": shares}
-            ways[f"data {shares}"] = of_shares | {"parallel.sharing": "data"}
-            ways[f"model {shares}"] = of_shares | MODEL | {"parallel.hidden_shares": columns}
+            of_shares = {"parallel.shares": shares}
+            ways[f"data {shares}"] = by_rows | of_shares | {"parallel.sharing": "data"}
+            ways[f"model {shares}"] = by_columns | of_shares | MODEL | {
+                "parallel.hidden_shares": columns}
         race = bench.race(f"speeds-{number(r)}", ways)
         race.expect_same_bits("data uniform", "data speed")
         most, cells = 1 - 2 / (1 + r), []
@@ -148,10 +196,14 @@ def speeds(bench, scale):
             saved = 1 - race.ratio(f"{way} speed", f"{way} uniform")
             cells += [spread(race.seconds(f"{way} uniform")), spread(race.seconds(f"{way} speed")),
                       f"{100 * saved:.1f} %", f"{saved / most:.2f}" if most > 0 else "-"]
+            if most > 0:
+                verdicts.append(f"  {number(r)} x, {way}-centric: {saved_text(saved, r)}")
         rows.append([number(r), " ".join(map(str, hidden))] + cells + [f"{100 * most:.1f} %"])
-    print("Shares by speed in both ways, r times as fast: saved of uniform shares' time")
+    print(f"Shares by speed in both ways, r times as fast: saved of uniform shares' time. Experts "
+          f"of {FFN[scale]} hidden units, and of {COLUMNS[scale]} where columns are shared")
     print_rows(["r", "columns", "data uniform", "by speed", "saved", "of it", "model uniform",
                 "by speed", "saved", "of it", "most"], rows)
+    print("\n".join(verdicts))
 
 
 def ablation(bench, scale):

@@ -7,6 +7,7 @@ import unittest
 from pathlib import Path
 from types import SimpleNamespace
 
+import hexa_tables
 import launcher
 import row_copies
 from pagoda_runs import Race, median_interval
@@ -61,6 +62,24 @@ class RowCopies(unittest.TestCase):
             bench = SimpleNamespace(models={(8, 2, 512): made})
             row_copies.drop_models(bench)
             self.assertEqual((made.exists(), other.exists(), bench.models), (False, True, {}))
+
+
+class HexaTables(unittest.TestCase):
+    def test_where_data_centric_becomes_faster(self):
+        first = hexa_tables.first_faster
+        self.assertEqual(first({1024: 0.8, 2048: 1.01, 4096: 1.3}), 2048)
+        self.assertEqual(first({1024: 1.1, 2048: 0.9, 4096: 1.3}), 4096)
+        self.assertEqual(first({1024: 1.1, 2048: 1.2}), 1024)
+        self.assertIsNone(first({1024: 0.8, 2048: 1.0}))
+        self.assertEqual(hexa_tables.crossover_text({1: 0.9, 2: 1.1}, {1: 0.9, 2: 0.95}),
+                         "from 2 on, by the plan from none on, NOT HELD")
+
+    def test_what_shares_save(self):
+        # 13 of 32 shards where there were 16, of which a fifth is the most: 3 / 16 over 1 / 5.
+        self.assertEqual(hexa_tables.saved_text(3 / 16, 1.5),
+                         "saved of 1 - 2 / (1 + r) 0.938, held (>= 0.90)")
+        self.assertEqual(hexa_tables.saved_text(5 / 16 - 1 / 32, 2),
+                         "saved of 1 - 2 / (1 + r) 0.844, NOT HELD (>= 0.90)")
 
 
 class UnderMpirun(unittest.TestCase):
