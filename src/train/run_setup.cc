@@ -214,7 +214,7 @@ void RunSetup::deal_attention(int64_t most) {
       std::vector<double>& of_devices = speeds.emplace_back();
       std::vector<int>& their_ranks = ranks.emplace_back();
       for (int d = own.first; d < own.end(); ++d) {
-        of_devices.push_back(devices[static_cast<size_t>(d)].attention_speed());
+        of_devices.push_back(devices[static_cast<size_t>(d)].token_speed(token_rows));
         their_ranks.push_back(devices[static_cast<size_t>(d)].rank);
       }
       of_copy.push_back(pagoda::attention_speed(of_devices, most, shares));

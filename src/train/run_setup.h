@@ -52,6 +52,7 @@ struct RunSetup {
   std::vector<int64_t> offloaded = {0};
   bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can
   Sharing sharing = Sharing::kRows;  // RunShape's, if experts can be guests
+  int64_t token_rows = 0;  // rows_with_token() of the run, by which attention is dealt too
   // [record] the home, where experts have exchanged theirs or were assigned; -1, or empty: each has
   // that of its share.
   std::vector<int> homes = {};

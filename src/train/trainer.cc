@@ -104,8 +104,9 @@ Result<SessionOptions> Trainer::options_of_deal() const {
   options.devices = now.devices;
   options.device_bytes = now.device_bytes;  // not what is left beside this session
   options.host_bytes = now.host_bytes;
-  options.deal_attention(config_.attention_devices(std::ssize(options.devices)));
   const RunShape& shape = session_->shape();
+  options.token_rows = rows_with_token(shape);
+  options.deal_attention(config_.attention_devices(std::ssize(options.devices)));
   options.stage_layers = shape.stages.layer_counts(shape.num_layers);
   return options;
 }

@@ -180,8 +180,8 @@ Result<bool> ShareBalance::measure(RankGroup& ranks, const std::vector<DeviceSet
 
 bool ShareBalance::pays(const RunShape& shape, const std::vector<int>& shard_device,
                         int64_t steps_left) const {
-  const double gain_s = busiest_attends_s(shape, shape.shard_device, devices_) -
-                        busiest_attends_s(shape, shard_device, devices_);
+  const double gain_s = busiest_device_s(shape, shape.shard_device, devices_) -
+                        busiest_device_s(shape, shard_device, devices_);
   return deal_pays(gain_s, slowest_s_, cost_s_, steps_left);
 }
 

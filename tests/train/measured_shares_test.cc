@@ -8,6 +8,7 @@
 #include "plan/exchange/device_speeds.h"
 #include "tests/testing/ranks/ranked_trainers.h"
 #include "tests/testing/watchdog.h"
+#include "train/run_setup.h"
 
 namespace pagoda {
 namespace {
@@ -68,6 +69,24 @@ TEST(MeasuredShares, FollowADeviceThatBecomesSlower) {
   EXPECT_NEAR(after, 0.25, 0.126);
   ASSERT_EQ(seats.size(), 2u);
   EXPECT_NEAR(seats[1] / (seats[0] + seats[1]), 0.25, 0.1);
+}
+
+// Attention takes a second on both. Three rows of experts take another one on the first and three
+// on the second, which is then half as fast.
+TEST(MeasuredShares, DealByTheTimeOfExpertsThatFollow) {
+  RunSetup setup;
+  setup.devices.resize(2);
+  setup.size.sums.shards = 6;
+  const double experts[] = {3, 1};
+  for (size_t d = 0; d < 2; ++d) {
+    setup.devices[d].measured_attention = 1;
+    setup.devices[d].measured_experts = experts[d];
+  }
+  setup.deal_attention(2);
+  EXPECT_EQ(setup.size.shard_device, (std::vector<int>{0, 0, 0, 1, 1, 1}));
+  setup.token_rows = 3;
+  setup.deal_attention(2);
+  EXPECT_EQ(setup.size.shard_device, (std::vector<int>{0, 0, 0, 0, 1, 1}));
 }
 
 // Each device in turn is the slow one, in the smallest budgets, in several ranks or one, with saves

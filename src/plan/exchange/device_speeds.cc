@@ -59,12 +59,19 @@ std::vector<int64_t> attended_tokens(const RunShape& shape, const std::vector<in
   return tokens;
 }
 
-double busiest_attends_s(const RunShape& shape, const std::vector<int>& shard_device,
-                         std::span<const DeviceSetup> devices) {
+int64_t rows_with_token(const RunShape& shape) {
+  if (shape.sharing != Sharing::kData) return 0;
+  return shape.experts_per_token *
+         (std::ssize(shape.is_moe) - std::count(shape.is_moe.begin(), shape.is_moe.end(), 0));
+}
+
+double busiest_device_s(const RunShape& shape, const std::vector<int>& shard_device,
+                        std::span<const DeviceSetup> devices) {
   const std::vector<int64_t> tokens = attended_tokens(shape, shard_device);
+  const int64_t rows = rows_with_token(shape);
   double busiest_s = 0;
   for (size_t d = 0; d < tokens.size(); ++d) {
-    busiest_s = std::max(busiest_s, static_cast<double>(tokens[d]) / devices[d].attention_speed());
+    busiest_s = std::max(busiest_s, static_cast<double>(tokens[d]) / devices[d].token_speed(rows));
   }
   return busiest_s;
 }

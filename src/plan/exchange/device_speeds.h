@@ -29,9 +29,15 @@ bool shares_differ(std::span<const double> before, std::span<const double> after
 // like that (RunShape::shard_device).
 std::vector<int64_t> attended_tokens(const RunShape& shape, const std::vector<int>& shard_device);
 
-// How long the busiest device attends, by its measured speed, if shards are dealt like that.
-double busiest_attends_s(const RunShape& shape, const std::vector<int>& shard_device,
-                         std::span<const DeviceSetup> devices);
+// The rows of experts, in all layers, that are computed where their token is attended to: all where
+// weights always travel to them. Of those that routing may leave there, as with Sharing::kAuto,
+// none is counted.
+int64_t rows_with_token(const RunShape& shape);
+
+// How long the busiest device attends, and computes rows_with_token(), by its measured speeds, if
+// shards are dealt like that.
+double busiest_device_s(const RunShape& shape, const std::vector<int>& shard_device,
+                        std::span<const DeviceSetup> devices);
 
 // Whether another deal of attention pays: a step gains kLeastDealGain of itself at least, and in
 // kDealHorizon steps, or as many as are left, twice what the deal takes.

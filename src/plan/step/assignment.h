@@ -50,6 +50,12 @@ struct DeviceSetup {
   }
   double expert_speed() const { return processors() / throttle.experts; }
   double seat_speed() const { return measured_experts > 0 ? measured_experts : expert_speed(); }
+  // What attention is dealt by if so many rows of experts go with a token. Measured speeds alone
+  // say what either takes; before, attention stands for both.
+  double token_speed(int64_t rows) const {
+    if (rows == 0 || measured_attention == 0 || measured_experts == 0) return attention_speed();
+    return 1 / (1 / measured_attention + static_cast<double>(rows) / measured_experts);
+  }
   int processors() const { return gpu ? 1 : threads; }
 };
 

@@ -35,6 +35,34 @@ TEST(DeviceSpeeds, ADealMustPay) {
   EXPECT_FALSE(deal_pays(0, 0, 0, 1000)) << "nothing";
 }
 
+// A token's attention takes a quarter of a second on both devices. Its four rows, two in each of
+// two layers with experts, take half of one on the first and one on the second.
+TEST(DeviceSpeeds, CountExpertsWhereWeightsTravel) {
+  RunShape shape;
+  shape.microbatches = 4;
+  shape.microbatch_tokens = 10;
+  shape.sums.shards = 4;
+  shape.devices = 2;
+  shape.is_moe = {1, 0, 1};
+  shape.experts_per_token = 2;
+  std::vector<DeviceSetup> devices(2);
+  const double experts[] = {8, 4};
+  for (size_t d = 0; d < 2; ++d) {
+    devices[d].measured_attention = 4;
+    devices[d].measured_experts = experts[d];
+  }
+  const std::vector<int> deal = {0, 0, 1, 1};
+  for (const Sharing sharing : {Sharing::kRows, Sharing::kAuto}) {
+    shape.sharing = sharing;
+    EXPECT_DOUBLE_EQ(busiest_device_s(shape, deal, devices), 5);
+  }
+  shape.sharing = Sharing::kData;
+  EXPECT_EQ(rows_with_token(shape), 4);
+  EXPECT_DOUBLE_EQ(busiest_device_s(shape, deal, devices), 20 * 1.25);
+  devices[1].measured_experts = 0;
+  EXPECT_DOUBLE_EQ(devices[1].token_speed(4), 4) << "attention alone, until both were measured";
+}
+
 // Two stages of two devices, eight microbatches of 10 tokens in four shards of two.
 TEST(DeviceSpeeds, TheBusiestDeviceOfAnyStage) {
   RunShape shape;
@@ -48,9 +76,9 @@ TEST(DeviceSpeeds, TheBusiestDeviceOfAnyStage) {
   std::vector<DeviceSetup> devices(4);
   const double speeds[] = {6, 1, 4, 8};
   for (size_t d = 0; d < devices.size(); ++d) devices[d].measured_attention = speeds[d];
-  EXPECT_DOUBLE_EQ(busiest_attends_s(shape, deal, devices), 20);
+  EXPECT_DOUBLE_EQ(busiest_device_s(shape, deal, devices), 20);
   devices[1].measured_attention = 4;
-  EXPECT_DOUBLE_EQ(busiest_attends_s(shape, deal, devices), 10);
+  EXPECT_DOUBLE_EQ(busiest_device_s(shape, deal, devices), 10);
   // One device attends to all.
   shape.devices = shape.stages.count = 1;
   EXPECT_EQ(attended_tokens(shape, {}), (std::vector<int64_t>{80}));
