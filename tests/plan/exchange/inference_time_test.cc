@@ -136,8 +136,8 @@ TEST(Utilisation, IsTheShareOfComputingOnAverage) {
   EXPECT_EQ(utilisation(both, 0), 0);
 }
 
-// Who has the bound or the least busy pairs is never slower. tools/bench/planner_figures prints how
-// much faster, and what the paper's figures are.
+// Who has the bound or the least busy pairs is never slower. tools/bench/figures/planner_figures
+// prints how much faster, and what the paper's figures are.
 TEST(Speedups, OverTheBaselines) {
   constexpr int kTrials = 200;
   const auto layers = [](uint64_t seed) { return random_layer(8, 1, seed); };

@@ -1,6 +1,6 @@
 // The shape of HeterMoE's Figures 7, 10 and 12, simulated: who is ahead of whom as sequences grow
-// and as the ratio of the two kinds of devices changes. tools/bench/planner_figures prints the
-// tables.
+// and as the ratio of the two kinds of devices changes. tools/bench/figures/planner_figures prints
+// the tables.
 #include <gtest/gtest.h>
 
 #include <algorithm>

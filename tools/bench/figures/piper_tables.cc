@@ -4,7 +4,7 @@
 #include "plan/exchange/expert_migration.h"
 #include "preview/run_forecast.h"
 #include "tests/testing/plan/hierarchical_exchange.h"
-#include "tools/bench/piper_figures.h"
+#include "tools/bench/figures/piper_figures.h"
 
 namespace pagoda {
 namespace {

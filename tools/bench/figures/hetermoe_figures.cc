@@ -1,5 +1,5 @@
 // What planning reaches in the settings of HeterMoE's figures, beside the paper's numbers.
-#include "tools/bench/hetermoe_figures.h"
+#include "tools/bench/figures/hetermoe_figures.h"
 
 #include <cstdio>
 #include <initializer_list>

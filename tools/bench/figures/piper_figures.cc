@@ -1,4 +1,4 @@
-#include "tools/bench/piper_figures.h"
+#include "tools/bench/figures/piper_figures.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -137,10 +137,9 @@ void print_sizes() {
     double parameters;
     int64_t nodes;
   };
-  for (const Row& row :
-       {Row{"small, 10 B", "deepseek-v2-lite", 10e9, 1},
-        Row{"medium, 55 B", "deepseek-v2", 55e9, 4},
-        Row{"large, 201 B", "deepseek-v2", 201e9, 8}}) {
+  for (const Row& row : {Row{"small, 10 B", "deepseek-v2-lite", 10e9, 1},
+                         Row{"medium, 55 B", "deepseek-v2", 55e9, 4},
+                         Row{"large, 201 B", "deepseek-v2", 201e9, 8}}) {
     print_best_layout(row.name, of_parameters(row.layers_of, row.parameters),
                       nodes_of_eight(row.nodes), rows_of_4096(128 * row.nodes));
   }

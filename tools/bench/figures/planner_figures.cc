@@ -19,8 +19,8 @@
 #include "tests/testing/plan/place_search.h"
 #include "tests/testing/plan/random_traffic.h"
 #include "tests/testing/plan/recorded_layers.h"
-#include "tools/bench/hetermoe_figures.h"
-#include "tools/bench/piper_figures.h"
+#include "tools/bench/figures/hetermoe_figures.h"
+#include "tools/bench/figures/piper_figures.h"
 
 namespace pagoda {
 namespace {
@@ -43,11 +43,12 @@ void print_speedups(const char* name, const LayerSource& layers) {
     for (const ServedSpeedups& s : by_noise) speedups.push_back(s.*of);
     print_row(what, speedups);
   };
-  std::printf("\nAurora, %s, 8 experts, seeds 1 to %d: time over the planned one, mean (largest)\n"
-              "  noise in the traffic that was planned for                     0 %%          "
-              "25 %%          50 %%          75 %%\n"
-              " one model, equal devices\n",
-              name, kTrials);
+  std::printf(
+      "\nAurora, %s, 8 experts, seeds 1 to %d: time over the planned one, mean (largest)\n"
+      "  noise in the traffic that was planned for                     0 %%          "
+      "25 %%          50 %%          75 %%\n"
+      " one model, equal devices\n",
+      name, kTrials);
   row("SJF, over the planned order", &ServedSpeedups::sjf);
   row("RCS, random order", &ServedSpeedups::rcs);
   std::printf(" two models, equal devices\n");
@@ -205,9 +206,10 @@ void print_balance(const char* name, const std::vector<KnownAndUsed>& loads) {
 }
 
 void print_placement(const std::optional<RoutingTrace>& trace) {
-  std::printf("\nBusiest device over the mean, mean and worst\n"
-              "  loads                         experts  on      in order     longest first"
-              "        balanced     Algorithm 2     any partner  two swaps too  swaps\n");
+  std::printf(
+      "\nBusiest device over the mean, mean and worst\n"
+      "  loads                         experts  on      in order     longest first"
+      "        balanced     Algorithm 2     any partner  two swaps too  swaps\n");
   for (const int64_t experts : {16, 64, 128}) {
     print_balance("drawn, lognormal (sigma 0.7)", drawn_loads(experts, 200));
   }
@@ -223,6 +225,7 @@ void print_figures(const std::optional<RoutingTrace>& trace) {
   print_heuristics();
   print_placement(trace);
   print_hetermoe_figures();
+  print_hetermoe_sheets();
   print_piper_tables();
   print_piper_figures();
 }
