@@ -170,9 +170,9 @@ TEST_F(RanksTest, TheWeightsOfOneProcess) {
   EXPECT_EQ(run({"ckpt", "verify", dir_.file("two")}).code, 0);
 }
 
-// Stages of one process or more, with a device or two each, in every order and exchange; the run of
-// `many` goes on with other stages of other processes twice. Whoever ends it, anybody can export
-// it.
+// Stages of one process or more, with a device or two each, in every order and exchange, in zebra
+// and in copies; the run of `many` goes on with other stages of other processes twice. Whoever ends
+// it, anybody can export it.
 TEST_F(RanksTest, StagesOfProcesses) {
   struct Mesh {
     const char* folder;
@@ -181,10 +181,15 @@ TEST_F(RanksTest, StagesOfProcesses) {
     const char* devices;  // of each process
     int64_t steps;
     const char* exchange = "auto";
+    const char* layout = "pipeline";
+    const char* copies = "1";
   };
   const Mesh meshes[] = {
       {"two", 2, 2, "1f1b", "cpu", 6},
       {"three", 3, 3, "gpipe", "cpu", 6},
+      {"zebra", 2, 1, "1f1b", "cpu*2", 6, "auto", "zebra"},
+      {"striped", 4, 2, "breadth_first", "cpu", 6, "auto", "zebra"},
+      {"copies", 4, 2, "1f1b", "cpu", 6, "auto", "pipeline", "2"},
       {"pairs", 2, 2, "breadth_first", "cpu*2", 6},
       {"half", 4, 2, "1f1b", "cpu", 6},
       {"single", 1, 2, "1f1b", "cpu*4", 6},
@@ -199,6 +204,7 @@ TEST_F(RanksTest, StagesOfProcesses) {
     Flags flags = flags_of(folder, steps);
     flags["train.tokens_per_step"] = "256";
     flags["train.chunks"] = "2";
+    flags["train.shards"] = flags["train.expert_shards"] = "4";
     flags["data.eval_path"] = dir_.file("text.jsonl");
     flags["train.eval_steps"] = "3";
     flags["train.eval_batches"] = "2";
@@ -211,7 +217,8 @@ TEST_F(RanksTest, StagesOfProcesses) {
     SCOPED_TRACE(strf("%s: %d processes of %s, %d stages, %s", mesh.folder, mesh.processes,
                       mesh.devices, mesh.stages, mesh.order));
     Flags flags = flags_with(mesh.folder, mesh.steps);
-    flags["parallel.layout"] = "pipeline";
+    flags["parallel.layout"] = mesh.layout;
+    flags["parallel.copies"] = mesh.copies;
     flags["parallel.stages"] = std::to_string(mesh.stages);
     flags["parallel.order"] = mesh.order;
     flags["parallel.exchange"] = mesh.exchange;

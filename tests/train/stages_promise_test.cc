@@ -39,7 +39,9 @@ enum Factor {
   kZebra,
   kCopies,
 };
-const Levels kCounts = {4, 4, 3, 4, 3, 4, 2, 2, 2, 3, 2, 2};
+// Devices of a stage: up to four that share its experts, in one copy or two.
+constexpr int kEachOf[] = {1, 2, 3, 4, 6, 8};
+const Levels kCounts = {4, std::size(kEachOf), 3, 4, 3, 4, 2, 2, 2, 3, 2, 2};
 enum Division { kOneRank, kRankPerStage, kRankPerTwoDevices, kRankPerDevice, kDivisions };
 constexpr ExchangeSetting kExchanges[] = {ExchangeSetting::kAuto, ExchangeSetting::kRounds,
                                           ExchangeSetting::kHalo};
@@ -77,8 +79,8 @@ struct Mesh {
 };
 
 Mesh mesh_of(const Levels& row) {
-  return {row[kStages] + 1, row[kEach] + 1,   row[kOrder],     row[kDivision],
-          row[kExchange],   row[kZebra] == 1, row[kCopies] + 1};
+  return {row[kStages] + 1, kEachOf[row[kEach]], row[kOrder],     row[kDivision],
+          row[kExchange],   row[kZebra] == 1,    row[kCopies] + 1};
 }
 
 // Where a run goes on that began on the mesh.
@@ -87,7 +89,7 @@ Mesh later_mesh(Mesh mesh, int later, bool by_shards) {
     mesh.stages = mesh.stages % 4 + 1;
     mesh.order = (mesh.order + 1) % 3;
     mesh.zebra = !mesh.zebra && mesh.each >= 2 * mesh.copies;
-    if (by_shards && mesh.each == 4) mesh.copies = 3 - mesh.copies;
+    if (by_shards && mesh.each >= 4) mesh.copies = 3 - mesh.copies;
     if (!mesh.is_valid()) mesh.division = kOneRank;
   } else if (later == kOtherRanks) {
     do {
