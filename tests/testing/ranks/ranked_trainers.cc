@@ -75,6 +75,7 @@ LegOutcome RankedTrainers::run(const RunLeg& leg) {
   const auto ranks = static_cast<size_t>(leg.ranks);
   outcome.statuses.resize(ranks);
   outcome.paging.resize(ranks);
+  outcome.row_bytes.resize(ranks);
   const HfFolder folder = HfFolder::open(run_.config().model.path).take();
   const ModelConfig model =
       with_hidden_parts(folder.config(), run_.config().hidden_shares()).take();
@@ -115,13 +116,16 @@ Status RankedTrainers::program(const RunLeg& leg, RankGroup& group, LegOutcome& 
   Storage* storage = leg.storage ? leg.storage(group.rank()) : files.get();
   ASSIGN_OR_RETURN(const auto trainer,
                    Trainer::start(config, leg.resume, storage, nullptr, &group));
+  if (leg.started) RETURN_IF_ERROR(leg.started(*trainer, group));
   const Paging before = Paging::so_far(trainer->session());
   while (trainer->steps_done() < leg.until) {
     ASSIGN_OR_RETURN(const StepResult step, trainer->step());
     if (group.rank() == 0) outcome.losses.push_back(step.loss);
     if (leg.stepped) RETURN_IF_ERROR(leg.stepped(*trainer, group));
   }
-  outcome.paging[static_cast<size_t>(group.rank())] = Paging::so_far(trainer->session()) - before;
+  const auto rank = static_cast<size_t>(group.rank());
+  outcome.paging[rank] = Paging::so_far(trainer->session()) - before;
+  outcome.row_bytes[rank] = trainer->session().executor().row_bytes();
   if (leg.save) RETURN_IF_ERROR(trainer->save());
   if (group.rank() == 0) outcome.saved_step = trainer->saved_step();
   add_content(trainer->session(), outcome.content);

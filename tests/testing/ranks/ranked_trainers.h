@@ -26,8 +26,9 @@ struct RunLeg {
   std::vector<std::string> disk = {};  // memory.disk; none: the run's store
   // What a rank's storage does, for faults; nullptr: real files.
   std::function<Storage*(int rank)> storage = {};
-  // Called by each rank on its thread; what it returns ends the rank's part of the run.
-  std::function<Status(Trainer&, RankGroup&)> stepped = {};
+  // Called by each rank on its thread, behind each step and before the first; what they return ends
+  // the rank's part of the run.
+  std::function<Status(Trainer&, RankGroup&)> stepped = {}, started = {};
   std::function<void(RunConfig&, int rank)> configure = {};
 };
 
@@ -35,6 +36,7 @@ struct LegOutcome {
   std::vector<Status> statuses;      // [rank]
   std::vector<double> losses;        // of rank 0's steps; all ranks' are the same
   std::vector<Paging> paging;        // [rank] of the steps
+  std::vector<Executor::RowBytes> row_bytes;  // [rank]
   std::vector<std::string> content;  // [record] weights and state at the end, from its home
   int64_t saved_step = -1;
   RankThreads::Arrived arrived;
