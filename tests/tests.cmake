@@ -324,3 +324,5 @@ set_tests_properties(${longest_tests} PROPERTIES COST 2)
 # Its processes must come to a moment of their run in time. It begins first, and one test runs
 # beside it at most.
 set_tests_properties(process_lost_ranks_test PROPERTIES COST 3 PROCESSORS 2)
+# Shares follow the time that its devices take, to a tenth.
+set_tests_properties(measured_shares_test PROPERTIES RUN_SERIAL TRUE)
