@@ -1,7 +1,14 @@
-"""Starts several processes of a program on this machine. Standard library only."""
+"""Starts several processes of a program on this machine. Standard library only.
+
+    python3 tools/bench/launcher.py COUNT PROGRAM [ARGUMENT ...]
+
+exits as mpirun does, and with 69 if there is none.
+"""
 
 import os
+import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -43,3 +50,17 @@ def under_mpirun(count, command):
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(command, launcher.returncode, out.read(), err.read())
+
+
+def main(words):
+    if shutil.which("mpirun") is None:
+        print("SKIPPED, there is no mpirun")
+        return 69
+    done = under_mpirun(int(words[0]), words[1:])
+    print(done.stdout, end="", flush=True)
+    print(done.stderr, end="", file=sys.stderr)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,11 +1,13 @@
 // Prints what moving experts between processes brings and costs (train/work_balance.h), on routing
 // that is imposed: skewed, drifting from one rank's experts to another's, and even. Each run is
-// made with homes that stay and with homes that move, on devices of one speed. Not installed.
+// made with homes that stay and with homes that move, on devices of one speed. It fails if experts
+// move though routing is even. Not installed.
 //
-//   mpirun -n RANKS moves_study [--slow S] [--steps N] [--every E]
+//   mpirun -n RANKS moves_study [--tiny] [--slow S] [--steps N] [--every E]
 //
 // S: devices are cpu/S, so that RANKS / S of the machine's cores are busy (default: RANKS);
-// E: parallel.migrate_steps. Each process has a folder of its own under TMPDIR.
+// E: parallel.migrate_steps. --tiny tries the program on a model of no size. Each process has a
+// folder of its own under TMPDIR.
 //
 // Piper's formula is that of its Table IV: 48 d d_ffn bytes an expert (16 a parameter) over the
 // rate of an all-to-all. Ours keeps weights and state in 12 bytes a parameter; both are over the
@@ -27,15 +29,35 @@
 namespace pagoda {
 namespace {
 
-constexpr const char* kModel = R"({"hidden_size": 128, "num_hidden_layers": 4,
-  "num_attention_heads": 4, "head_dim": 32, "moe_intermediate_size": 384, "num_experts": 32,
-  "mlp_only_layers": []})";
 constexpr double kFavour = 6;  // times the tokens of another expert
 
 struct Settings {
   double slow = 0;
   int64_t steps = 64, every = 8;
+  int64_t layers = 4, experts = 32, hidden = 128, ffn = 384;
+  int64_t tokens = 1024, microbatch_tokens = 128;
+
+  double expert_parameters() const { return 3.0 * static_cast<double>(hidden * ffn); }
 };
+
+// Devices that mostly sleep are of one speed also beside other work, and rows are so few that
+// little more or less of them is chance.
+constexpr Settings kTiny = {.slow = 8,
+                            .steps = 6,
+                            .every = 2,
+                            .layers = 2,
+                            .experts = 16,
+                            .hidden = 32,
+                            .ffn = 48,
+                            .tokens = 128,
+                            .microbatch_tokens = 32};
+
+std::string model_of(const Settings& settings) {
+  return strf(R"({"hidden_size": %lld, "num_hidden_layers": %lld, "num_attention_heads": 4,
+      "head_dim": 32, "moe_intermediate_size": %lld, "num_experts": %lld, "mlp_only_layers": []})",
+              (long long)settings.hidden, (long long)settings.layers, (long long)settings.ffn,
+              (long long)settings.experts);
+}
 
 enum class Kind : uint8_t { kSkewed, kDrifting, kEven };
 
@@ -128,7 +150,7 @@ double mean(const std::vector<Step>& steps, size_t begin, size_t end, const Valu
 }
 
 void print_runs(const char* name, const Settings& settings, const std::vector<Step>& stay,
-                const std::vector<Step>& move, double expert_parameters) {
+                const std::vector<Step>& move) {
   std::printf(
       "\n%s\n  steps       imbalance      ms a step        moved behind it: experts     "
       "MB   ms; expected, Piper's\n              stay  move     stay    move\n",
@@ -147,7 +169,7 @@ void print_runs(const char* name, const Settings& settings, const std::vector<St
       const double rate = static_cast<double>(moved.moves.bytes) / 2 / moved.moves.move_s;
       std::printf("  %24.0f  %7.2f  %6.1f; %6.1f, %6.1f", 2 * swaps,
                   1e-6 * static_cast<double>(moved.moves.bytes), 1e3 * moved.took_s,
-                  1e3 * moved.moves.move_s, 1e3 * swaps * 16 * expert_parameters / rate);
+                  1e3 * moved.moves.move_s, 1e3 * swaps * 16 * settings.expert_parameters() / rate);
     }
     std::printf("\n");
   }
@@ -175,6 +197,12 @@ void print_runs(const char* name, const Settings& settings, const std::vector<St
       1e3 * saved_s, paid < 0 ? "never" : strf("at step %lld", (long long)paid).c_str());
 }
 
+// The same on all ranks.
+bool has_moved(const std::vector<Step>& steps) {
+  return std::any_of(steps.begin(), steps.end(),
+                     [](const Step& step) { return !step.moved.moves.swaps.empty(); });
+}
+
 Status study(const Settings& settings, MpiCommunicator& all) {
   RankGroup ranks(&all,
                   [&](std::vector<LinkEnd> ends, Trace* trace) -> Result<std::unique_ptr<Link>> {
@@ -182,13 +210,13 @@ Status study(const Settings& settings, MpiCommunicator& all) {
                                      MpiLink::create(all, std::move(ends), 60, trace));
                     return std::unique_ptr<Link>(std::move(link));
                   });
-  TinyRun tiny(DType::kBF16, tiny_with(kModel).c_str());
+  TinyRun tiny(DType::kBF16, tiny_with(model_of(settings).c_str()).c_str());
   RunConfig& config = tiny.config();
   const double slow = settings.slow > 0 ? settings.slow : all.size();
   config.train.devices = {strf("cpu/%g", slow)};
   config.train.threads = config.train.optimizer_threads = 1;
-  config.train.tokens_per_step = 1024;
-  config.train.micro_batch_tokens = 128;
+  config.train.tokens_per_step = settings.tokens;
+  config.train.micro_batch_tokens = settings.microbatch_tokens;
   config.train.steps = settings.steps + 1;  // the last one decides nothing
   config.train.save_steps = 0;
   config.optim.schedule = ScheduleKind::kConstant;
@@ -196,9 +224,11 @@ Status study(const Settings& settings, MpiCommunicator& all) {
   config.parallel.place = PlaceKind::kHome;
   if (all.rank() == 0) {
     std::printf(
-        "%d ranks of cpu/%g, 4 layers of 32 experts of 128 x 384, %lld tokens a step, "
+        "%d ranks of cpu/%g, %lld layers of %lld experts of %lld x %lld, %lld tokens a step, "
         "looked at every %lld steps\n",
-        all.size(), slow, (long long)config.train.tokens_per_step, (long long)settings.every);
+        all.size(), slow, (long long)settings.layers, (long long)settings.experts,
+        (long long)settings.hidden, (long long)settings.ffn, (long long)settings.tokens,
+        (long long)settings.every);
   }
   const std::pair<Kind, const char*> kinds[] = {
       {Kind::kSkewed, "skewed: half of rank 0's experts have six times the tokens of others"},
@@ -211,19 +241,30 @@ Status study(const Settings& settings, MpiCommunicator& all) {
       config.parallel.migrate_steps = moves ? settings.every : 0;
       ASSIGN_OR_RETURN(of[moves], run(config, kind, settings, ranks));
     }
-    if (all.rank() == 0) print_runs(name, settings, of[0], of[1], 3.0 * 128 * 384);
+    if (all.rank() == 0) print_runs(name, settings, of[0], of[1]);
     std::fflush(stdout);
+    if (kind == Kind::kEven && has_moved(of[1])) {
+      return Status(Exit::kInternal, "experts moved, though routing is even");
+    }
   }
   return Status();
 }
 
-int run_program(int argc, char** argv) {
+Settings parse_settings(int argc, char** argv) {
   Settings settings;
-  for (int i = 1; i + 1 < argc; i += 2) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--tiny") == 0) settings = kTiny;
+  }
+  for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], "--slow") == 0) settings.slow = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--steps") == 0) settings.steps = std::atoll(argv[i + 1]);
     if (std::strcmp(argv[i], "--every") == 0) settings.every = std::atoll(argv[i + 1]);
   }
+  return settings;
+}
+
+int run_program(int argc, char** argv) {
+  const Settings settings = parse_settings(argc, argv);
   set_log_quiet(true);
   Result<std::unique_ptr<MpiCommunicator>> joined = join_processes(60);
   const Status ended = joined.ok() ? study(settings, *joined.value()) : joined.status();
