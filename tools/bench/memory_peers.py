@@ -33,6 +33,18 @@ PEERS = {"grouped": "grouped_mm masters", "padded": "padded masters"}
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
+def bytes_of_all(plan):
+    """The memory.device that holds everything and saves nothing for the backward, by the plan that
+    `pagoda train` prints; None: it does not hold everything."""
+    def size(pattern):
+        found = re.search(pattern + r" +([\d.]+) (B|KiB|MiB|GiB)", plan, re.MULTILINE)
+        return float(found.group(1)) * UNITS[found.group(2)] if found else 0
+
+    if "everything fits on the device" not in plan:
+        return None
+    return 1.005 * size("^device:") - size("^  kept")  # sizes are printed rounded
+
+
 class TopK(Race):
     """A race whose models are named by their experts per token."""
 
@@ -48,7 +60,7 @@ class TopK(Race):
         return path
 
     def whole_bytes(self, name):
-        """The memory.device that holds everything and saves nothing for the backward."""
+        """bytes_of_all() of the model."""
         asked = subprocess.run(
             [self.arguments.program, "train", "--model.path", self.model(name), "--data.path",
              self.folder / "none.txt", "--train.output_dir", self.folder / "run",
@@ -57,14 +69,10 @@ class TopK(Race):
                  "train.micro_batch_tokens": 4096, "train.threads": self.arguments.threads,
                  "train.save_steps": 0, "memory.device": "64GiB",
                  "memory.host": "512MiB"}.items())], capture_output=True, text=True, check=False)
-
-        def size(pattern):
-            found = re.search(pattern + r" +([\d.]+) (B|KiB|MiB|GiB)", asked.stderr, re.MULTILINE)
-            return float(found.group(1)) * UNITS[found.group(2)] if found else 0
-
-        if "everything fits on the device" not in asked.stderr:
+        whole = bytes_of_all(asked.stderr)
+        if whole is None:
             fail(f"no plan of {name}: {asked.stderr[-2000:]}")
-        return 1.005 * size("^device:") - size("^  kept")  # sizes are printed rounded
+        return whole
 
     def run(self, name, variant):
         if variant in PEERS:

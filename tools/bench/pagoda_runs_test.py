@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import hexa_tables
 import launcher
+import memory_peers
 import row_copies
 from pagoda_runs import Race, median_interval
 
@@ -80,6 +81,17 @@ class HexaTables(unittest.TestCase):
                          "saved of 1 - 2 / (1 + r) 0.938, held (>= 0.90)")
         self.assertEqual(hexa_tables.saved_text(5 / 16 - 1 / 32, 2),
                          "saved of 1 - 2 / (1 + r) 0.844, NOT HELD (>= 0.90)")
+
+
+class MemoryPeers(unittest.TestCase):
+    def test_reads_what_holds_everything(self):
+        plan = ("offload: none: everything fits on the device, in 2.50 GiB of memory.device\n"
+                "device: 3.00 GiB of 64.00 GiB (2.00 GiB workspace, 1.00 GiB slots)\n"
+                "host:   1.00 MiB of 512.00 MiB\n")
+        kept = "  kept           512.00 MiB on the device, which 4 of 4 layers do not compute\n"
+        self.assertAlmostEqual(memory_peers.bytes_of_all(plan) / 2**30, 3.015)
+        self.assertAlmostEqual(memory_peers.bytes_of_all(plan + kept) / 2**30, 2.515)
+        self.assertIsNone(memory_peers.bytes_of_all("offload: device + host: the device alone\n"))
 
 
 class UnderMpirun(unittest.TestCase):
