@@ -3,7 +3,7 @@
 so that all of them fit on a few cores.
 
     python3 tools/bench/hexa_tables.py build/release/pagoda --dir DIR --raw FOLDER
-        [--small | --tiny] [--rounds N] [--only sharing,centric,speeds,ablation,homes]
+        [--small | --tiny] [--rounds N] [--only sharing,centric,speeds,ablation,homes,shifting]
 
   sharing   rows that travel to experts against experts' weights that travel to rows, on two
             processes of a device each, over tokens and experts per token: weights pay from so many
@@ -20,6 +20,9 @@ so that all of them fit on a few cores.
   ablation  Figure 9: the whole of it, data-centric on two processes, and it without each part
   homes     what `plan --routing` says that other homes would gain, from what a run recorded, beside
             what the run gains when its experts move there; of a text that favours some experts
+  shifting  how steady steps are where each of them favours other experts, rows that travel to
+            experts' homes, data- and model-centric: the standard deviation of step times over their
+            mean, beside that on a text of which experts get about equal parts in all steps
 
 How a part of the ablation is left out, by what the program has for it:
 
@@ -44,7 +47,7 @@ import statistics
 import string
 
 from device_tables import SLOW, main, number, of_ranks, resident, sent
-from pagoda_runs import budget, fail
+from pagoda_runs import WARM_STEPS, budget, fail
 from table_text import print_rows, spread, verdict
 
 EXPERTS = 8
@@ -65,6 +68,8 @@ for by_scale in (TOP_K, SHARING_TOP_K, RATIOS, MOVED_RANKS):
     by_scale["small"] = by_scale["full"]
 BY_SWAPS = "swaps with any device"  # a run's
 MOVED_EXPERTS, MOVED_EVERY = 16, 6  # steps until homes move, and as many behind that
+SHIFTED_STEPS = {"full": 24, "small": 24, "tiny": 4}
+LEAST_SHIFT = 0.1  # of the busiest expert's rows over the mean, from one step to another
 
 
 def with_room(bench, flags):
@@ -247,6 +252,16 @@ def write_skewed_text(path):
     path.write_text("".join(drawn), encoding="utf-8")
 
 
+def write_shifting_text(path, row, rows=64):
+    """Rows of so many letters, half of which are the row's own one, a quarter its next, and so
+    on."""
+    drawn, letters, text = random.Random(2), list(string.ascii_lowercase), []
+    for _ in range(rows):
+        drawn.shuffle(letters)
+        text += drawn.choices(letters, [2**-i for i in range(len(letters))], k=row)
+    path.write_text("".join(text), encoding="utf-8")
+
+
 def behind(run, field):
     """The median of a field over the steps behind those until the move, but for the first."""
     return statistics.median(step[field] for step in run.steps if step["step"] > MOVED_EVERY + 1)
@@ -307,8 +322,50 @@ def homes(bench, scale):
                rows)
 
 
+def variation(run):
+    """The standard deviation of a run's step times over their mean."""
+    seconds = [step["step_s"] for step in run.steps]
+    return statistics.pstdev(seconds) / statistics.mean(seconds)
+
+
+def loads(run):
+    """[step] the rows of the busiest expert of a layer over the mean, of all layers."""
+    return [statistics.mean(step["experts"]["max_over_mean"]) for step in run.steps]
+
+
+def shifting(bench, scale):
+    even, steps = bench.text, bench.shape.steps
+    bench.shape.steps = WARM_STEPS + SHIFTED_STEPS[scale]
+    count = TOKENS[scale][len(TOKENS[scale]) // 2]
+    shifts = bench.folder / "shifting.txt"
+    write_shifting_text(shifts, count // 2)
+    # Two shards are two rows of text a step.
+    base = of_two(bench, bench.model(EXPERTS, FFN[scale]), "cpu/8", 2, count, 2)
+    ways = {"rows": base | {"parallel.sharing": "rows", "parallel.place": "home"},
+            "data": base | {"parallel.sharing": "data"}, "model": base | HALVES}
+    rows = []
+    for name, text in (("even", even), ("shifting", shifts)):
+        bench.text = text
+        race = bench.race(f"shifting-{name}", ways)
+        race.expect_same_bits("rows", "data")
+        expect_close_losses(race, "data", "model")
+        of_steps = loads(race.runs["data"][0])
+        if name == "shifting" and max(of_steps) - min(of_steps) < LEAST_SHIFT:
+            fail(f"routing does not shift: {of_steps}")
+        rows.append([name, spread(of_steps)] + [
+            cell for way in ways for cell in (
+                spread(race.seconds(way)),
+                f"{100 * statistics.median(variation(run) for run in race.runs[way]):.1f} %")])
+    bench.text, bench.shape.steps = even, steps
+    print(f"Steps under shifting routing: {EXPERTS} experts of {FFN[scale]} hidden units, {count} "
+          f"tokens; the standard deviation of {SHIFTED_STEPS[scale]} step times over their mean, "
+          f"and rows of the busiest expert over the mean")
+    print_rows(["text", "busiest expert", "rows s/step", "deviation", "data s/step", "deviation",
+                "model s/step", "deviation"], rows)
+
+
 TABLES = {"sharing": sharing, "centric": centric, "speeds": speeds, "ablation": ablation,
-          "homes": homes}
+          "homes": homes, "shifting": shifting}
 
 if __name__ == "__main__":
     main(__doc__, TABLES, [name for name in TABLES if name != "speeds"])

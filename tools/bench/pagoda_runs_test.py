@@ -82,6 +82,21 @@ class HexaTables(unittest.TestCase):
         self.assertEqual(hexa_tables.saved_text(5 / 16 - 1 / 32, 2),
                          "saved of 1 - 2 / (1 + r) 0.844, NOT HELD (>= 0.90)")
 
+    def test_how_steady_steps_are(self):
+        run = SimpleNamespace(steps=[{"step_s": seconds} for seconds in (1, 1, 3, 3)])
+        self.assertEqual(hexa_tables.variation(run), 0.5)
+
+    def test_each_row_of_a_shifting_text_has_a_letter_of_its_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "text"
+            hexa_tables.write_shifting_text(path, row=400, rows=20)
+            text = path.read_text()
+        self.assertEqual(len(text), 20 * 400)
+        rows = [text[begin:begin + 400] for begin in range(0, len(text), 400)]
+        most = [max(set(row), key=row.count) for row in rows]
+        self.assertTrue(all(150 < row.count(letter) < 250 for row, letter in zip(rows, most)))
+        self.assertGreater(len(set(most)), 8)
+
 
 class MemoryPeers(unittest.TestCase):
     def test_reads_what_holds_everything(self):
