@@ -147,6 +147,9 @@ struct RunConfig {
 
   // No option: devices of all processes of the run; 0: devices() are all.
   int64_t total_devices = 0;
+  // No option, planned alone (preview/equal_copies.h): so many runs like this one add up their
+  // gradients, and each is home to so large a part of every record's elements.
+  int64_t equal_copies = 1;
 
   // Adds every option to `table`, which then refers to this object.
   void declare(OptionTable& table);

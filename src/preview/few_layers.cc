@@ -17,7 +17,8 @@ namespace {
 int64_t record_bytes(const RunShape& shape, int64_t record, bool with_state) {
   const RecordShape& of = shape.records[static_cast<size_t>(record)];
   const int64_t weights = shape.dtype_bytes * of.num_elements;
-  return with_state ? 2 * weights + of.state_bytes : weights;
+  const int64_t gradient = shape.dtype_bytes * of.trained_elements();
+  return with_state ? weights + gradient + of.state_bytes : weights;
 }
 
 // What a device has of a record if all stays on the devices, or of weights alone.

@@ -218,6 +218,18 @@ void share_by_sheets(const ModelShape& model, std::vector<RankSettings>& ranks) 
   }
 }
 
+// Leaves to each of a run's equal copies a part of every record's elements. The others have no
+// gradient and no state here, as if they were frozen.
+void divide_homes(const ModelShape& model, int64_t copies, FrozenTensors& frozen) {
+  if (copies == 1) return;
+  const std::vector<ModelRecord> records = model_records(model);
+  frozen.trailing.resize(records.size(), 0);
+  for (size_t r = 0; r < records.size(); ++r) {
+    const int64_t trained = records[r].num_elements - frozen.trailing[r];
+    frozen.trailing[r] = records[r].num_elements - div_ceil(trained, copies);
+  }
+}
+
 PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_blocks) {
   RunSetup& setup = rank.setup;
   PlannedRun run;
@@ -245,6 +257,7 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
                                            const Cost& network = {}) {
   for (RankSettings& rank : ranks) {
     RETURN_IF_ERROR(set_frozen(rank.config, model.config, rank.setup));
+    divide_homes(model.shape, rank.config.equal_copies, rank.setup.frozen);
     RETURN_IF_ERROR(check_losses(model.config, rank.setup.losses));
     RETURN_IF_ERROR(check_layers(model.shape, rank.setup));
     RETURN_IF_ERROR(check_ranks(model.shape, rank.setup));

@@ -309,6 +309,42 @@ TEST_F(PlanTest, SearchesClusters) {
   }
 }
 
+// Nine nodes of eight GPUs are more devices than a run has. Nine microbatches are three copies' or
+// nine's.
+TEST_F(PlanTest, ManyDevicesArePlannedAsCopies) {
+  put_file(dir_.file("config.json"), kSmallMixtral);
+  const std::string node = "\"" + configs("machines/gpu-8x80gb.toml") + "\"";
+  std::string nodes = node;
+  for (int i = 1; i < 9; ++i) nodes += ", " + node;
+  put_file(dir_.file("nine.toml"), "[cluster]\nname = \"9 nodes\"\nnodes = [" + nodes +
+                                       "]\n[network]\ngb_s = 45.0\nlatency_us = 15.0\n");
+  const Words words = {"--model.path",
+                       dir_.file("config.json"),
+                       "--cluster",
+                       dir_.file("nine.toml"),
+                       "--train.tokens_per_step",
+                       "36864",
+                       "--tokens",
+                       "73728"};
+  const ProcessResult text = plan(words);
+  EXPECT_EQ(text.code, 0) << text.err;
+  for (const char* word : {" equal copies of ", "sums between copies added", " of a copy fit",
+                           "`train` runs 64 devices at most"}) {
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
+  }
+  const nlohmann::json json =
+      nlohmann::json::parse(plan(words + Words{"--json"}).out, nullptr, false);
+  ASSERT_TRUE(json.contains("copies"));
+  const nlohmann::json& copies = json.at("copies");
+  const int64_t count = copies.at("count"), devices = copies.at("devices");
+  EXPECT_EQ(count * devices, 72);
+  const double step_s = copies.at("step_s"), sums_s = copies.at("sums_s");
+  const double of_one_s = json.at("best_layout").at("step_s");
+  EXPECT_NEAR(step_s, of_one_s + sums_s, 1e-9 * step_s);
+  EXPECT_NEAR(json.at("best_layout").at("total").at("seconds"), 2 * step_s, 1e-9 * step_s);
+  expect_no_plan(words + Words{"--html", dir_.file("step.html")}, 2, "64 devices");
+}
+
 // Three layers of a device take as long as one of another that is a third as fast. Of nodes of
 // equal devices each has half of the layers.
 TEST_F(PlanTest, TellsHowManyLayersAStageHas) {

@@ -16,6 +16,7 @@
 #include "cli/sheet_file.h"
 #include "plan/machine/work_cost.h"
 #include "preview/cluster_changes.h"
+#include "preview/equal_copies.h"
 #include "preview/layout_choice.h"
 #include "preview/layout_search.h"
 #include "preview/model_centric_choice.h"
@@ -65,6 +66,7 @@ class PlanCommand : public RunCommand {
   Status plan_machine(const ModelSizes& model);
   Status search_machine(const ModelSizes& model);
   Status search_cluster(const ModelSizes& model);
+  Status plan_copies(const ModelSizes& model, SearchReport& report);
   Result<std::vector<RunConfig>> settings_of_ranks(const ClusterSheet& where);
   Result<std::vector<RunConfig>> configs_of_ranks(const ModelSizes& model,
                                                   const ClusterSheet& where,
@@ -266,10 +268,36 @@ Status PlanCommand::add_layouts(const ModelSizes& model, SearchReport& report) {
   return write_output(html_, layout_page(report));
 }
 
+// Plans equal copies of a run, with rank 0's settings, on a cluster of too many devices for one.
+Status PlanCommand::plan_copies(const ModelSizes& model, SearchReport& report) {
+  if (!html_.empty() || trace_) {
+    return Status(Exit::kUsage,
+                  strf("--html and --routing: are of a run, which has %d devices at most; "
+                       "plan a smaller cluster with them",
+                       kMostDevices));
+  }
+  ASSIGN_OR_RETURN(const std::vector<RunConfig> configs, configs_of_ranks(model, *where_, true));
+  std::vector<DividedCluster> divided =
+      divide_cluster(model, configs.front(), *where_, kSearchPlan);
+  if (divided.empty()) {
+    report.why = strf("no equal copies of at most %d devices fit, with whole microbatches each",
+                      kMostDevices);
+    return print(report);
+  }
+  report.copies = divided.front().copies;
+  report.layouts = std::move(divided.front().found);
+  report.total_tokens = tokens_;
+  report.best_layout = true;
+  return print(report);
+}
+
 Status PlanCommand::search_cluster(const ModelSizes& model) {
   const ClusterSheet& where = *where_;
   SearchReport report{model, "cluster", where.cluster.name, config_.train.tokens_per_step,
                       search_ ? kMostShown : 1};
+  if (config_.total_devices > kMostDevices && where.equal_nodes()) {
+    return plan_copies(model, report);
+  }
   report.hostfile = hostfile(where);
   auto configs = configs_of_ranks(model, where);
   auto own = configs.ok() ? forecast_layout(model, *configs, where, kSearchPlan)

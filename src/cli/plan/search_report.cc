@@ -119,6 +119,18 @@ std::string as_train_text(const SearchReport& r) {
          ranks_text(run) + (r.model_centric ? "          " + r.model_centric->text() + "\n" : "");
 }
 
+// What is planned of a cluster that is more than a run.
+std::string copies_text(const SearchReport& r) {
+  if (!r.copies) return "";
+  const EqualCopies& all = *r.copies;
+  return strf("copies    %s: %s tokens/s, MFU %.1f %%; limited by %s\n", all.text().c_str(),
+              rate_text(all.tokens_per_s).c_str(), 100 * all.mfu, all.bottleneck) +
+         strf(
+             "          `train` runs %d devices at most, so this is no run yet; the lines below "
+             "are of one copy\n",
+             kMostDevices);
+}
+
 std::string run_time_text(int64_t tokens, double tokens_per_s) {
   if (tokens == 0) return "";
   return strf("tokens    %s of them: %s\n", grouped_digits(tokens).c_str(),
@@ -150,7 +162,8 @@ std::string best_layout_text(const SearchReport& r) {
   const RanksForecast& run = r.layouts.runs.front().forecast;
   return strf("best      %s a step, a process on each node\n",
               seconds_text(run.step.step_s()).c_str()) +
-         ranks_text(run) + run_time_text(r.total_tokens, run.tokens_per_s()) + helps_text(r.helps);
+         ranks_text(run) + run_time_text(r.total_tokens, r.best_tokens_per_s()) +
+         helps_text(r.helps);
 }
 
 std::string hostfile_text(const SearchReport& r) {
@@ -182,8 +195,8 @@ std::string layouts_text(const SearchReport& r) {
   const std::vector<SearchedLayout>& runs = r.layouts.runs;
   if (r.layouts.tried + r.layouts.too_large == 0) return "";
   std::string text =
-      strf("layouts   %zu of %lld of this run fit, simulated as `train` runs them\n", runs.size(),
-           (long long)r.layouts.tried) +
+      strf("layouts   %zu of %lld of %s fit, simulated as `train` runs them\n", runs.size(),
+           (long long)r.layouts.tried, r.copies ? "a copy" : "this run") +
       (r.layouts.too_large > 0 ? strf("          %lld more have too many tasks to simulate\n",
                                       (long long)r.layouts.too_large)
                                : "");
@@ -251,6 +264,12 @@ Json ranks_json(const RanksForecast& run) {
   return json;
 }
 
+Json copies_json(const EqualCopies& all) {
+  return {{"count", all.count},          {"devices", all.devices},           {"step_s", all.step_s},
+          {"sums_s", all.sums_s},        {"tokens_per_s", all.tokens_per_s}, {"mfu", all.mfu},
+          {"bottleneck", all.bottleneck}};
+}
+
 Json run_json(const SearchedRun& run, size_t at) {
   Json json = {{"rank", at + 1},
                {"as_it_is", run.as_it_is},
@@ -278,7 +297,7 @@ std::string SearchReport::text() const {
       strf("%-9s %s\n", of, where.c_str()) +
       strf("run       %s tokens a step\n", grouped_digits(tokens).c_str());
   if (settings.tried > 0) text += settings_text(*this);
-  text += as_train_text(*this) + layouts_text(*this) + best_layout_text(*this);
+  text += as_train_text(*this) + copies_text(*this) + layouts_text(*this) + best_layout_text(*this);
   if (routed) text += routing_text(*routed);
   return text + fits_with_text(fit_with) + hostfile_text(*this);
 }
@@ -303,6 +322,7 @@ std::string SearchReport::json() const {
   for (const LayoutWay& way : ways) {
     json["ways"].push_back({{"way", way.name}, {"step_s", way.step_s}, {"settings", way.settings}});
   }
+  if (copies) json["copies"] = copies_json(*copies);
   if (ranks) json["as_train"] = ranks_json(*ranks);
   if (model_centric) json["as_train"]["model_centric"] = model_centric_json(*model_centric);
   if (routed) json["as_train"]["routing"] = routing_json(*routed);
@@ -311,7 +331,7 @@ std::string SearchReport::json() const {
     const RanksForecast& run = layouts.runs.front().forecast;
     Json& best = json["best_layout"] = ranks_json(run);
     if (total_tokens > 0) {
-      const double seconds = static_cast<double>(total_tokens) / run.tokens_per_s();
+      const double seconds = static_cast<double>(total_tokens) / best_tokens_per_s();
       best["total"] = {{"tokens", total_tokens}, {"seconds", seconds}};
     }
     for (const ClusterChange& change : helps) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "preview/cluster_changes.h"
+#include "preview/equal_copies.h"
 #include "preview/layout_search.h"
 #include "preview/layout_ways.h"
 #include "preview/model_centric_choice.h"
@@ -34,9 +35,15 @@ struct SearchReport {
   LayoutSearch layouts = {};                  // of the same run
   std::vector<LayoutWay> ways = {};           // layout_ways() of those
   bool best_layout = false;                   // the first layout is what is planned
+  // What a cluster is planned as whose devices are more than a run has; layouts are of one copy.
+  std::optional<EqualCopies> copies = {};
   std::vector<std::string> hostfile = {};     // its lines; empty: for a machine
   std::optional<RoutedForecast> routed = {};  // the same run's: --routing
 
+  // REQUIRES: best_layout.
+  double best_tokens_per_s() const {
+    return copies ? copies->tokens_per_s : layouts.runs.front().forecast.tokens_per_s();
+  }
   bool fits() const { return !settings.runs.empty() || ranks || !layouts.runs.empty(); }
   std::string text() const;
   std::string json() const;

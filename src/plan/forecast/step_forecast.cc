@@ -466,8 +466,7 @@ Result<StepForecast> forecast_step(std::span<const PlannedRank> planned, const C
   std::vector<MachineProfile> profiles;
   for (const RankPlan& rank : ranks) {
     profiles.push_back(task_costs(rank.sheet, model, shape, work));
-    // Each GPU has a link of its own.
-    const double links = rank.sheet.gpu() ? static_cast<double>(rank.sheet.device.count) : 1;
+    const auto links = static_cast<double>(rank.sheet.network_links());
     profiles.back().network = {work.messages * network.fixed_s, network.unit_s / links, 0};
   }
   move_for_each_expert(forecast.coarseness.experts, ranks);

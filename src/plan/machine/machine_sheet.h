@@ -95,6 +95,8 @@ struct MachineSheet {
   int64_t host_bytes() const { return host.memory.resolve(0, 0); }
   int64_t device_bytes() const { return gpu() ? device.memory.resolve(0, 0) : host_bytes(); }
   int64_t disk_bytes() const { return disk.drives * disk.size.resolve(0, 0); }  // 0: unknown
+  // Links to other nodes: each GPU has one of its own.
+  int64_t network_links() const { return gpu() ? device.count : 1; }
   // The budgets if a run file leaves them to the program.
   int64_t auto_device_bytes() const;
   int64_t auto_host_bytes() const;
