@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "cli/sheet_file.h"
+#include "preview/equal_copies.h"
 #include "preview/few_layers.h"
-#include "preview/layout_search.h"
 
 namespace pagoda {
 namespace {
@@ -46,39 +47,44 @@ void print_single_layers() {
   }
 }
 
-// A row of a figure: the best layout, and how much faster it is than expert parallelism alone.
-void print_best_layout(const char* name, const ModelSizes& model, const ClusterSheet& cluster,
-                       RunConfig config) {
+// The step of the fastest layout without stages and copies; 0: none was found, or there are only
+// divided clusters.
+double experts_alone_s(const std::vector<DividedCluster>& divided) {
+  for (const DividedCluster& division : divided) {
+    if (division.copies.count > 1) continue;
+    for (const SearchedLayout& run : division.found.runs) {
+      const RunConfig& of = run.configs.front();
+      if (of.stages() == 1 && !of.zebra() && of.copies() == 1) return run.forecast.step.step_s();
+    }
+  }
+  return 0;
+}
+
+// A row of a figure: the best layout, of all or of equal copies, and how much faster it is than
+// expert parallelism alone. Returns its MFU; 0: none fits.
+double print_best_layout(const std::string& name, const ModelSizes& model,
+                         const ClusterSheet& cluster, RunConfig config) {
   config.total_devices = devices_of_nodes(config, cluster);
-  const std::vector<RunConfig> configs(cluster.nodes.size(), config);
-  const LayoutSearch found = search_layouts(model, configs, cluster, kSearchPlan);
-  std::printf("  %-18s %4lld GPUs ", name, (long long)config.total_devices);
-  if (found.runs.empty()) {
-    std::printf("none of %lld layouts fits, %lld are too large to simulate\n",
-                (long long)found.tried, (long long)found.too_large);
-    return;
+  const std::vector<DividedCluster> divided = divide_cluster(model, config, cluster, kSearchPlan);
+  std::printf("  %-19s %4lld GPUs ", name.c_str(), (long long)config.total_devices);
+  if (divided.empty()) {
+    std::printf("no layout fits that is not too large to simulate\n");
+    return 0;
   }
-  const SearchedLayout& best = found.runs.front();
-  std::printf("%6.1f   %10.0f   %-9s ", 100 * best.forecast.mfu(),
-              best.forecast.tokens_per_s() / static_cast<double>(config.total_devices),
-              resource_name(best.forecast.step.bottleneck()));
-  double experts_s = 0;  // of the fastest without stages and copies
-  for (const SearchedLayout& run : found.runs) {
-    const RunConfig& of = run.configs.front();
-    if (of.stages() > 1 || of.zebra() || of.copies() > 1 || experts_s > 0) continue;
-    experts_s = run.forecast.step.step_s();
-  }
-  if (experts_s > 0) {
-    std::printf("%6.2f  ", experts_s / best.forecast.step.step_s());
-  } else {
-    std::printf("     -  ");
-  }
+  const EqualCopies& all = divided.front().copies;
+  std::printf("%6.1f   %10.0f   %-9s ", 100 * all.mfu,
+              all.tokens_per_s / static_cast<double>(config.total_devices), all.bottleneck);
+  const double experts_s = experts_alone_s(divided);
+  std::printf("%6s  ", experts_s > 0 ? strf("%.2f", experts_s / all.step_s).c_str() : "-");
+  if (all.count > 1) std::printf("%s: ", all.text().c_str());
+  const SearchedLayout& best = divided.front().found.runs.front();
   std::printf("%s%s\n", best.text().c_str(), best.few_layers ? " (by a few layers)" : "");
   std::fflush(stdout);
+  return all.mfu;
 }
 
 constexpr const char* kLayoutColumns =
-    "  model                       MFU %%  tokens/s a GPU  limited by  over EP  layout\n";
+    "  model                        MFU %%  tokens/s a GPU  limited by  over EP  layout\n";
 
 // The paper names models of 10 to 545 B parameters without their sizes, so these are a published
 // model's layers, as many as have so many parameters.
@@ -107,8 +113,9 @@ void print_memory() {
       "them), by its equations (2) (EP alone) and (4) (1F1B's first stage, PP x EP 32), b = 1 for "
       "each GPU, flash attention.\n  The paper: EP alone fits nowhere, PP x EP on 64 nodes (64 GB "
       "a GPU) and more. Limited by: experts' weights and states, which a run may leave on host and "
-      "drives\n  assumes: the paper's equations; a run has 64 devices at most, so none of these is "
-      "simulated\n  GPUs   EP alone   PP x EP\n",
+      "drives\n  assumes: the paper's equations; a run has 64 devices at most, so none of these "
+      "meshes "
+      "is simulated\n  GPUs   EP alone   PP x EP\n",
       (long long)model.shape.num_layers());
   for (const int64_t nodes : {16, 32, 64, 128}) {
     const auto gpus = static_cast<double>(8 * nodes);
@@ -126,20 +133,21 @@ void print_memory() {
 // Figure 13: other systems are not run here, so what a layout brings over EP alone is printed.
 void print_sizes() {
   std::printf(
-      "\nPiper, Figure 13: models of 10, 55 and 201 B parameters on 8, 32 and 64 GPUs. The paper "
-      "(MI250X): 2 to 3.6 times X-MoE's throughput, which takes 256 to 1024 GPUs; its "
-      "model of 545 B\n  takes more than a run's 64 devices\n  assumes: DeepSeek-V2's layers; "
-      "X-MoE was not run; of 64 GPUs, pipelines have too many tasks to simulate soon; else as in "
-      "Figure 12\n");
+      "\nPiper, Figure 13: models of 10, 55, 201 and 545 B parameters on the paper's 8, 32, 80 and "
+      "512 GPUs. The paper (MI250X): 2 to 3.6 times X-MoE's throughput, which takes 256 to 1024 "
+      "GPUs\n  and has 5.2 %% MFU at 545 B\n  assumes: DeepSeek-V2's layers, of the largest "
+      "DeepSeek-V3's; X-MoE was not run; else as in Figure 12; `train` runs 64 GPUs at most, so "
+      "that rows of more are plans alone\n");
   std::printf(kLayoutColumns);
   struct Row {
     const char *name, *layers_of;
     double parameters;
     int64_t nodes;
   };
-  for (const Row& row : {Row{"small, 10 B", "deepseek-v2-lite", 10e9, 1},
-                         Row{"medium, 55 B", "deepseek-v2", 55e9, 4},
-                         Row{"large, 201 B", "deepseek-v2", 201e9, 8}}) {
+  for (const Row& row :
+       {Row{"small, 10 B", "deepseek-v2-lite", 10e9, 1},
+        Row{"medium, 55 B", "deepseek-v2", 55e9, 4}, Row{"large, 201 B", "deepseek-v2", 201e9, 10},
+        Row{"super, 545 B", "deepseek-v3", 545e9, 64}}) {
     print_best_layout(row.name, of_parameters(row.layers_of, row.parameters),
                       nodes_of_eight(row.nodes), rows_of_4096(128 * row.nodes));
   }
@@ -151,30 +159,50 @@ void print_whole_models() {
       "\nPiper, Figure 12: the best layout on 4 nodes of 8 GPUs of 80 GB, 256 rows of 4096. "
       "The paper (MI250X, other numbers of nodes): 20 to 50 %%\n  assumes: equal tokens for "
       "all experts, layers alike where a step is too large, a link of 45 GB/s for each GPU, "
-      "nothing that switches delay\n");
+      "nothing that switches delay;\n  of equal copies each is home to a part of every record, and "
+      "what they exchange goes beside nothing else\n");
   std::printf(kLayoutColumns);
   for (const char* name : {"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite"}) {
     print_best_layout(name, published(name), nodes_of_eight(4), rows_of_4096(256));
   }
 }
 
+// M10B with so many experts. The paper's MLPs have two matrices of 5120 x 20480: with 128 experts
+// 32 x 128 x 2 x 5120 x 20480 parameters are its 862 B, but for attention. An expert here has
+// three, so that two thirds of the width, in eighths, are as many.
+ModelSizes m10b(int64_t experts) {
+  ModelSizes model = published("mixtral-8x7b");
+  model.shape.hidden_size = model.config.hidden_size = 5120;
+  model.shape.expert_ffn = model.config.moe_intermediate_size = 13656;
+  model.shape.attention.heads = model.shape.attention.kv_heads = 40;
+  model.config.num_heads = model.config.num_kv_heads = 40;
+  model.shape.num_experts = model.config.num_experts = experts;
+  return model;
+}
+
 // Figure 14: experts grow with the GPUs.
 void print_growing_experts() {
   std::printf(
-      "\nPiper, Figure 14: d 5120, ffn 20480, 32 layers, top-2, an expert for 4 GPUs, 16 rows of "
-      "4096 for each GPU. The paper: 39.4 TFLOP/s a GPU on 512 (862 B parameters), 33 on 1024 (1.7 "
-      "T), 73 %% from 64 to 1024\n  assumes: as in Figure 12; a run has 64 devices at most, where "
-      "the paper begins, and of these pipelines have too many tasks to simulate soon\n");
+      "\nPiper, Figure 14: d 5120, ffn 20480 in two matrices (here 13656 in three), 32 layers, "
+      "top-2, an expert for 4 GPUs, 16 rows of 4096 for each GPU\n  assumes: as in Figures 12 and "
+      "13\n");
   std::printf(kLayoutColumns);
-  for (const int64_t nodes : {2, 4, 8}) {
-    ModelSizes model = published("mixtral-8x7b");
-    model.shape.hidden_size = model.config.hidden_size = 5120;
-    model.shape.expert_ffn = model.config.moe_intermediate_size = 20480;
-    model.shape.attention.heads = model.shape.attention.kv_heads = 40;
-    model.config.num_heads = model.config.num_kv_heads = 40;
-    model.shape.num_experts = model.config.num_experts = 2 * nodes;
-    print_best_layout("M10B", model, nodes_of_eight(nodes), rows_of_4096(128 * nodes));
+  const double peak = nodes_of_eight(1).nodes.front().device.peak_tflops;
+  std::string rates;
+  double first = 0;
+  for (const int64_t nodes : {8, 16, 32, 64, 128}) {
+    const ModelSizes model = m10b(2 * nodes);
+    const double parameters = static_cast<double>(count_parameters(model.shape).total);
+    const std::string name = strf("%lld experts, %.0f B", (long long)(2 * nodes), parameters / 1e9);
+    const double mfu =
+        print_best_layout(name, model, nodes_of_eight(nodes), rows_of_4096(128 * nodes));
+    if (first == 0) first = mfu;
+    rates += strf("%s%.1f on %lld", rates.empty() ? "" : ", ", mfu * peak, (long long)(8 * nodes));
+    if (first > 0 && mfu != first) rates += strf(" (%.0f %% of the first)", 100 * mfu / first);
   }
+  std::printf(
+      "  TFLOP/s a GPU: %s. The paper (MI250X): 39.4 on 512, 33 on 1024, 73 %% of those on 64\n",
+      rates.c_str());
 }
 
 }  // namespace

@@ -10,7 +10,8 @@
 
 namespace pagoda {
 
-// Prints Figures 10 to 14 to stdout. Some minutes of one core.
+// Prints Figures 10 to 14 to stdout. It takes one core long: Figures 13 and 14 search layouts of up
+// to 64 devices for each of several divisions of clusters.
 void print_piper_figures();
 // Prints Figure 8, Tables III and IV.
 void print_piper_tables();
