@@ -281,6 +281,10 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
   const auto sequences = static_cast<double>(all.tokens / configs.front().data.sequence_len);
   all.flops =
       model_flops(model_cost(model.shape).take(), configs.front().data.sequence_len, sequences);
+  // Fewer layers may page more than their part of all does.
+  if (all.step.step_s() <= first.step.step_s() || all.mfu() > 1) {
+    return Status(Exit::kUsage, "steps of a few layers do not tell how long one of all takes");
+  }
   for (size_t r = 0; r < whole.size(); ++r) {
     const MemoryBudget& budget = whole[r].budget;
     const LayerCounts of_rank = fewest.of_rank(needs[r].run.shape);

@@ -43,8 +43,9 @@ std::vector<int64_t> few_layers(std::span<const int64_t> whole);
 void offload_alike(const ModelShape& model, RunConfig& config);
 
 // What is said of peaks and drawn of the step is the second run's. Of configs with unequal layers
-// offload_alike() is forecast. The errors of forecast_ranks.
-// REQUIRES: as that; has_alike_layers(), and more layers than both runs.
+// offload_alike() is forecast. The errors of forecast_ranks; kUsage also: the second run's step is
+// no longer than the first's, or what follows is shorter than operations allow. REQUIRES: as that;
+// has_alike_layers(), and more layers than both runs.
 Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
                                           std::span<const RunConfig> configs,
                                           const ClusterSheet& cluster, const CoarseLimits& limits);
