@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace pagoda {
 namespace {
@@ -14,22 +15,32 @@ struct Kind {
   ClusterSheet cluster;
 };
 
+// The run on some of its devices, with their budgets.
+RunConfig with_devices(RunConfig config, const std::string& text,
+                       const std::vector<size_t>& places) {
+  config.train.devices.assign(places.size(), text);
+  if (config.memory.device.listed().size() == 1) return config;
+  std::vector<MemorySize> budgets;
+  for (const size_t place : places) budgets.push_back(config.memory.device.of(place));
+  config.memory.device = MemorySizes(std::move(budgets));
+  return config;
+}
+
 // Returns the kinds, which differ in the sheet of their node or in how they are listed.
 std::vector<Kind> kinds_of(std::span<const RunConfig> configs, const ClusterSheet& cluster) {
   std::map<std::string, Kind> kinds;
   for (size_t r = 0; r < configs.size(); ++r) {
     const MachineSheet& node = cluster.nodes[r];
-    std::map<std::string, std::vector<std::string>> listed;
-    if (node.gpu()) listed[""] = configs[r].train.devices;
-    for (const ListedDevice& device : configs[r].devices()) {
-      if (!node.gpu()) listed[device.text()].push_back(device.text());
+    std::map<std::string, std::vector<size_t>> places;  // of CPU devices; a node's GPUs are alike
+    const std::vector<ListedDevice> devices = configs[r].devices();
+    for (size_t d = 0; d < devices.size(); ++d) {
+      places[node.gpu() ? "" : devices[d].text()].push_back(d);
     }
-    for (auto& [text, devices] : listed) {
+    for (const auto& [text, of_kind] : places) {
       Kind& kind = kinds[node.to_toml() + text];
       kind.cluster.network = cluster.network;
       kind.cluster.nodes.push_back(node);
-      kind.configs.push_back(configs[r]);
-      kind.configs.back().train.devices = std::move(devices);
+      kind.configs.push_back(node.gpu() ? configs[r] : with_devices(configs[r], text, of_kind));
     }
   }
   std::vector<Kind> all;

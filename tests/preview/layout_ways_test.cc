@@ -101,6 +101,25 @@ TEST(LayoutWays, EachIsThereAtItsBest) {
   EXPECT_GT(of("pipeline").step_s, 0);
 }
 
+// The slower one alone has room for the model: what both kinds do by themselves is what it does.
+TEST(LayoutWays, EachKindHasItsOwnBudgets) {
+  ClusterSheet cluster;
+  cluster.network.gb_s = 1;
+  cluster.nodes = {machine("cpu-2-cores")};
+  RunConfig config = six_rows(cluster).front();
+  config.train.devices = {"cpu/4", "cpu/8"};
+  config.memory.device = MemorySizes::parse({"1MiB", "4GiB"}).take();
+  config.total_devices = 2;
+  const std::vector<LayoutWay> ways =
+      layout_ways(model_sizes(), {&config, 1}, cluster, kCoarsePlan, {});
+  ASSERT_EQ(ways.size(), 7u);
+  RunConfig alone = config;
+  alone.train.devices = {"cpu/8"};
+  alone.memory.device = MemorySizes::parse({"4GiB"}).take();
+  alone.total_devices = 1;
+  EXPECT_DOUBLE_EQ(ways[2].step_s, step_s({alone}, cluster)) << ways[2].name;
+}
+
 TEST(LayoutWays, EqualDevicesHaveNone) {
   ClusterSheet cluster = fast_and_half_as_fast();
   cluster.nodes[1] = cluster.nodes[0];
