@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "preview/few_layers.h"
+#include "tests/preview/one_layer.h"
 #include "tests/preview/published_configs.h"
 
 namespace pagoda {
@@ -13,15 +14,11 @@ namespace {
 // Elements: embedding 8 x 1,024 = 8,192; the layer's dense part 2 x 1,024 x 1,024 + 2 x 1,024 x 256
 // of attention, 2 x 64 + 2 x 1,024 of norms and 16 x 1,024 of the router = 2,640,000; each expert
 // 3 x 1,024 x 512 = 1,572,864; head 1,024 + 8,192 = 9,216.
-constexpr const char* kOneLayer = R"({
-  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 8,
-  "hidden_size": 1024, "num_hidden_layers": 1, "num_attention_heads": 16,
-  "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 4096,
-  "moe_intermediate_size": 512, "num_experts": 16, "num_experts_per_tok": 4,
-  "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-  "tie_word_embeddings": false, "router_aux_loss_coef": 0.01, "initializer_range": 0.02,
-  "max_position_embeddings": 65536, "mlp_only_layers": [], "decoder_sparse_step": 1,
-  "attention_bias": false})";
+ModelSizes one_layer() {
+  ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
+  model.shape.vocab_size = model.config.vocab_size = 8;
+  return model;
+}
 
 ClusterSheet nodes_of(int64_t count, int64_t gpus) {
   ClusterSheet cluster;
@@ -47,7 +44,7 @@ RunConfig rows_of(int64_t rows, const ClusterSheet& cluster) {
 PlannedRun one_of(int64_t copies, const ClusterSheet& part) {
   RunConfig config = rows_of(2, part);
   config.equal_copies = copies;
-  const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
+  const ModelSizes model = one_layer();
   return planned_ranks(model, std::vector(part.nodes.size(), config), part).take().front();
 }
 
@@ -119,7 +116,7 @@ TEST(EqualCopies, TheStepOfAllCopiesIsBetweenTheBounds) {
 // A run has 64 devices at most, so that three nodes of 40 are three copies. Each has three of the
 // nine rows, which no chunks divide.
 TEST(EqualCopies, ManyDevicesAreDivided) {
-  const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
+  const ModelSizes model = one_layer();
   const ClusterSheet cluster = nodes_of(3, 40);
   const std::vector<DividedCluster> divided =
       divide_cluster(model, rows_of(9, cluster), cluster, kSearchPlan);
@@ -144,7 +141,7 @@ TEST(EqualCopies, ManyDevicesAreDivided) {
 
 // One copy that is all of the cluster exchanges nothing, and comes with what is faster.
 TEST(EqualCopies, TheFastestDivisionComesFirst) {
-  const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
+  const ModelSizes model = one_layer();
   const ClusterSheet cluster = nodes_of(2, 1);
   const std::vector<DividedCluster> divided =
       divide_cluster(model, rows_of(4, cluster), cluster, kCoarsePlan);
