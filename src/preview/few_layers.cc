@@ -243,6 +243,17 @@ void offload_alike(const ModelShape& model, RunConfig& config) {
   config.parallel.offloaded = {std::to_string((all + moe / 2) / moe)};
 }
 
+Status continue_step(const StepForecast& first, double further, RanksForecast& second) {
+  const Line line{further};
+  StepForecast& step = second.step;
+  step.forward = continued(first.forward, step.forward, line);
+  step.backward = continued(first.backward, step.backward, line);
+  if (step.step_s() <= first.step_s() || second.mfu() > 1) {
+    return Status(Exit::kUsage, "steps of a few layers do not tell how long one of all takes");
+  }
+  return Status();
+}
+
 Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
                                           std::span<const RunConfig> configs,
                                           const ClusterSheet& cluster, const CoarseLimits& limits) {
@@ -274,17 +285,12 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
   ASSIGN_OR_RETURN(RanksForecast all,
                    forecast_with(fewest.twice(), model, configs, cluster, needs, limits));
   const double few_s = longest(fewest.few, stages.speeds);
-  const Line line{(longest(fewest.whole, stages.speeds) - few_s) / few_s};
   all.stage_layers = counts;
-  all.step.forward = continued(first.step.forward, all.step.forward, line);
-  all.step.backward = continued(first.step.backward, all.step.backward, line);
   const auto sequences = static_cast<double>(all.tokens / configs.front().data.sequence_len);
   all.flops =
       model_flops(model_cost(model.shape).take(), configs.front().data.sequence_len, sequences);
-  // Fewer layers may page more than their part of all does.
-  if (all.step.step_s() <= first.step.step_s() || all.mfu() > 1) {
-    return Status(Exit::kUsage, "steps of a few layers do not tell how long one of all takes");
-  }
+  const double further_s = longest(fewest.whole, stages.speeds) - few_s;
+  RETURN_IF_ERROR(continue_step(first.step, further_s / few_s, all));
   for (size_t r = 0; r < whole.size(); ++r) {
     const MemoryBudget& budget = whole[r].budget;
     const LayerCounts of_rank = fewest.of_rank(needs[r].run.shape);

@@ -42,10 +42,15 @@ std::vector<int64_t> few_layers(std::span<const int64_t> whole);
 // layers with experts do, rounded. Else, or where one number is for all, nothing changes.
 void offload_alike(const ModelShape& model, RunConfig& config);
 
+// Makes the second run's step that of all layers, which is `further` times as far from the first's
+// as the second's is. kUsage: the second's is no longer than the first's, or what follows is
+// shorter than operations allow: fewer layers may page more than their part of all does. REQUIRES:
+// `second` has the operations of all layers.
+Status continue_step(const StepForecast& first, double further, RanksForecast& second);
+
 // What is said of peaks and drawn of the step is the second run's. Of configs with unequal layers
-// offload_alike() is forecast. The errors of forecast_ranks; kUsage also: the second run's step is
-// no longer than the first's, or what follows is shorter than operations allow. REQUIRES: as that;
-// has_alike_layers(), and more layers than both runs.
+// offload_alike() is forecast. The errors of forecast_ranks and continue_step(). REQUIRES: as
+// those; has_alike_layers(), and more layers than both runs.
 Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
                                           std::span<const RunConfig> configs,
                                           const ClusterSheet& cluster, const CoarseLimits& limits);

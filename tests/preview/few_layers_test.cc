@@ -132,6 +132,46 @@ TEST(FewLayers, TakeTheStepOfAll) {
   }
 }
 
+StepForecast step_of(double forward_s, double backward_s) {
+  StepForecast step;
+  step.forward.seconds = step.forward.busy_s[0] = forward_s;
+  step.backward.seconds = step.backward.busy_s[0] = backward_s;
+  return step;
+}
+
+// A step of all layers, on devices of 1e15 operations a second together.
+Result<StepForecast> step_of_all(const StepForecast& first, const StepForecast& second,
+                                 double further, double operations) {
+  RanksForecast all;
+  all.step = second;
+  all.peak_flops_per_s = 1e15;
+  all.flops = operations;
+  RETURN_IF_ERROR(continue_step(first, further, all));
+  return all.step;
+}
+
+// 2 of 48 layers take 3 s, 4 of them 4.5 s: 23 times as much is beyond the first.
+TEST(FewLayers, GoOnAsTheSecondRunBegan) {
+  auto all = step_of_all(step_of(1, 2), step_of(1.5, 3), 23, 18.75e15);
+  ASSERT_TRUE(all.ok()) << all.status().message();
+  EXPECT_DOUBLE_EQ(all->forward.seconds, 1 + 23 * 0.5);
+  EXPECT_DOUBLE_EQ(all->backward.seconds, 2 + 23 * 1.0);
+  EXPECT_DOUBLE_EQ(all->forward.busy_s[0], 12.5);
+  EXPECT_DOUBLE_EQ(all->backward.busy_s[0], 25);
+}
+
+TEST(FewLayers, ThatPageMoreThanTwiceAsManyTellNothing) {
+  const StepForecast first = step_of(1, 2);
+  // One is as long, the other shorter, and there are no operations that forbid it.
+  EXPECT_EQ(step_of_all(first, step_of(1, 2), 23, 0).status().code(), Exit::kUsage);
+  EXPECT_EQ(step_of_all(first, step_of(0.9, 2), 23, 0).status().code(), Exit::kUsage);
+  EXPECT_TRUE(step_of_all(first, step_of(1.1, 2), 23, 0).ok());
+  // One is little longer: 3 + 23 x 0.2 = 7.6 s for operations that take 21.2 s at least.
+  EXPECT_EQ(step_of_all(first, step_of(1.1, 2.1), 23, 21.2e15).status().code(), Exit::kUsage);
+  EXPECT_EQ(step_of_all(first, step_of(1.1, 2.1), 23, 7.7e15).status().code(), Exit::kUsage);
+  EXPECT_TRUE(step_of_all(first, step_of(1.1, 2.1), 23, 7.5e15).ok());
+}
+
 // Four layers with experts leave 5 + 6 + 6 + 5 = 22: five and a half each, rounded up.
 TEST(FewLayers, LeaveAsManyExpertsWhereAttentionIs) {
   ModelSizes model = model_of(5, 32);
