@@ -9,7 +9,7 @@
 
 namespace pagoda {
 
-class CpuOps final : public Ops {
+class CpuOps : public Ops {
  public:
 #include "kernels/ops_overrides.inc"
 };
