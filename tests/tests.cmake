@@ -241,15 +241,11 @@ add_test(NAME hexa_tables
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/hexa_tables.py
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/hexa-tables)
-add_test(NAME row_copies
-  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/row_copies.py
-          $<TARGET_FILE:pagoda> --tiny
-          --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/row-copies)
 add_test(NAME freeze_table
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/freeze_table.py
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/freeze-table)
-set_tests_properties(device_tables hexa_tables row_copies freeze_table
+set_tests_properties(device_tables hexa_tables freeze_table
   PROPERTIES LABELS for_all TIMEOUT 1800)
 # Without mpirun it is skipped.
 add_test(NAME cluster_tour
@@ -306,7 +302,9 @@ pagoda_bench(pipeline_tables testing pipeline_tables.cc measured_run.cc random_t
 pagoda_bench(exchange_tables testing exchange_tables.cc random_token_run.cc)
 # Prints how long two models take at once, beside one after the other and Aurora's formulas.
 pagoda_bench(colocation_tables testing colocation_tables.cc served_run.cc random_token_run.cc)
-foreach(tables mesh_tables pipeline_tables exchange_tables colocation_tables)
+# Prints what copies of rows cost, and what reading them in place saves.
+pagoda_bench(row_copies bench row_copies.cc random_token_run.cc)
+foreach(tables mesh_tables pipeline_tables exchange_tables colocation_tables row_copies)
   set_target_properties(${tables} PROPERTIES EXCLUDE_FROM_ALL OFF)
   add_test(NAME ${tables} COMMAND ${tables} --tiny WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
   set_tests_properties(${tables} PROPERTIES LABELS for_all)

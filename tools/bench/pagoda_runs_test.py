@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import hexa_tables
 import launcher
 import memory_peers
-import row_copies
 from pagoda_runs import Race, median_interval
 
 
@@ -41,28 +40,6 @@ class Effect(unittest.TestCase):
                        faster=[0.99, 1.99, 2.9, 3.9, 4.9, 5.9])
         self.assertEqual(race.effect("slower", "full"), "slower")
         self.assertEqual(race.effect("faster", "full"), "faster")
-
-
-class RowCopies(unittest.TestCase):
-    def test_says_what_holds(self):
-        race = race_of(**{"copied": [1.04, 1.0, 1.1], "in place": [1.0, 1.0, 1.0]})
-        self.assertEqual(row_copies.verdicts_of(race, 0.049),
-                         "in place over copied 0.962, held (<= 1.00)")
-        self.assertEqual(row_copies.verdicts_of(race, 0.05),
-                         "in place over copied 0.962, held (<= 1.00); copies are 5.0 %, "
-                         "copied over in place 1.040, NOT HELD (>= 1.05)")
-        slower = race_of(**{"copied": [1.0], "in place": [1.25]})
-        self.assertEqual(row_copies.verdicts_of(slower, 0),
-                         "in place over copied 1.250, NOT HELD (<= 1.00)")
-
-    def test_removes_the_models_that_were_made(self):
-        with tempfile.TemporaryDirectory() as folder:
-            made, other = Path(folder) / "model-8-2-512", Path(folder) / "run"
-            made.mkdir()
-            other.mkdir()
-            bench = SimpleNamespace(models={(8, 2, 512): made})
-            row_copies.drop_models(bench)
-            self.assertEqual((made.exists(), other.exists(), bench.models), (False, True, {}))
 
 
 class HexaTables(unittest.TestCase):
