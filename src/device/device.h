@@ -119,8 +119,9 @@ class Stream {
   virtual void copy_from(const Device& owner, void* target, const void* source, int64_t bytes);
   // Blocks until everything enqueued has ended.
   void synchronize() { record().wait(); }
-  // From now on what is enqueued takes `factor` times as long as its thread computes: the thread
-  // sleeps for the rest. Only the host's streams do; REQUIRES: a pool of one thread, 1 <= factor.
+  // From now on what is enqueued takes `factor` times as long as its thread computes. The thread
+  // sleeps for the rest before it goes on to what is not slowed, events among it, and before it is
+  // idle. Only the host's streams do; REQUIRES: a pool of one thread, 1 <= factor.
   virtual void slow_down(double factor) { CHECK(factor == 1); }
 
   // Gives the stream device memory that its kernels use while they run, each op from its start on

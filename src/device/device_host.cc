@@ -36,14 +36,19 @@ std::byte* map_aligned(int64_t bytes, int64_t alignment) {
 }
 
 // Makes work take a multiple of its processor time, which does not depend on who else uses the
-// cores. One thread.
+// cores. It sleeps behind pieces of work, not between them: a piece finds the caches as the one
+// before has left them, and not as whoever had the core meanwhile. One thread.
 class SleepingThrottle {
  public:
   void run(const std::function<void()>& work, double slowness) {
     const int64_t begin_us = thread_cpu_us();
     work();
     owed_us_ += (slowness - 1) * static_cast<double>(thread_cpu_us() - begin_us);
-    if (owed_us_ < kLeastSleepUs) return;
+  }
+  bool owes() const { return owed_us_ >= kLeastSleepUs; }
+  // Sleeps for what the work so far did not take.
+  void sleep() {
+    if (!owes()) return;
     const int64_t asleep_us = monotonic_us();
     std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int64_t>(owed_us_)));
     owed_us_ -= static_cast<double>(monotonic_us() - asleep_us);
@@ -172,10 +177,16 @@ class HostStream final : public Stream {
       if (next.slowness > 1) {
         throttle_.run(next.work, next.slowness);
       } else {
+        throttle_.sleep();
         next.work();
       }
       next.work = nullptr;  // captured owners go before the next wait
       lock.lock();
+      if (queue_.empty() && throttle_.owes()) {
+        lock.unlock();
+        throttle_.sleep();
+        lock.lock();
+      }
       if (!queue_.empty()) continue;
       idle_since_us_ = monotonic_us();
       leave_turn();

@@ -213,11 +213,12 @@ void Executor::run(const StepPiece& piece, Ledger* ledger, uint64_t generation) 
   for (; ended < rounds.all; ++ended) setup_.link->end_round();
 }
 
+double Executor::slowness(const Task& task) const {
+  return setup_.throttles.empty() || task.on_host ? 1 : setup_.throttles[own(task)].of(task.kind);
+}
+
 void Executor::run(const Task& task, Ledger* ledger, uint64_t generation) {
   Stream& s = stream_of(task);
-  if (!setup_.throttles.empty() && !task.on_host) {
-    s.slow_down(setup_.throttles[own(task)].of(task.kind));
-  }
   const Residency& residency = setup_.pager->residency();
   prefetches_.before(task, residency);
   host_updates_ += task.on_host && task.kind == TaskKind::kAdam;
@@ -238,7 +239,9 @@ void Executor::run(const Task& task, Ledger* ledger, uint64_t generation) {
       wait_for_lanes(task, s);
       if (s.traced()) s.begin_span(task_label(all));
       if (times_) times_->begin(all, computed_together(joined_), s);
+      s.slow_down(slowness(task));
       enqueue(task, lease, s, ledger);
+      s.slow_down(1);
       if (times_) times_->end(s);
       s.end_span();
     }

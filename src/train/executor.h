@@ -200,6 +200,7 @@ class Executor {
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
   void clear_frozen(const Task& task, float* gradient, Stream& s);
   Stream& stream_of(const Task& task);
+  double slowness(const Task& task) const;  // how many times as long its work takes
   // The task's device among the rank's.
   size_t own(const Task& task) const { return static_cast<size_t>(task.device - own_.first); }
   size_t own(int device) const { return static_cast<size_t>(device - own_.first); }

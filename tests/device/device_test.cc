@@ -2,6 +2,7 @@
 #include "device/device.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -285,6 +286,39 @@ TEST(Stream, SleepsWhereItIsSlowed) {
   stream->enqueue(work);
   stream->synchronize();
   EXPECT_GE(stream->time().busy_us, kFactor * cpu_us - kLeastSleepUs);
+}
+
+// How often the calling thread has slept or waited so far.
+int64_t pauses() {
+  rusage usage = {};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
+}
+
+// The stream does not pause between slowed pieces, but before what is not slowed.
+TEST(Stream, SleepsBehindAllSlowedWork) {
+  constexpr int kPieces = 5;
+  auto stream = make_stream("slow");
+  std::vector<int64_t> seen;
+  seen.reserve(kPieces + 1);
+  Event gate = Event::make();
+  stream->wait(gate);
+  stream->slow_down(20);
+  for (int i = 0; i < kPieces; ++i) {
+    stream->enqueue([&seen] {
+      const int64_t begin_us = thread_cpu_us();
+      while (thread_cpu_us() - begin_us < 1000) {
+      }
+      seen.push_back(pauses());
+    });
+  }
+  stream->slow_down(1);
+  stream->enqueue([&seen] { seen.push_back(pauses()); });
+  const Event done = stream->record();
+  gate.signal();  // from here on nobody else touches the stream
+  done.wait();
+  EXPECT_EQ(std::vector(seen.begin(), seen.end() - 1), std::vector(kPieces, seen.front()));
+  EXPECT_GT(seen.back(), seen.front());
 }
 
 TEST(Stream, DestructionFinishesQueuedWork) {
