@@ -7,14 +7,12 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "plan/rounds/transmission_order.h"
+#include "plan/rounds/exchange_rounds.h"
 
 namespace pagoda {
 namespace {
 
 using Kind = ExchangeLeg::Kind;
-
-constexpr size_t kNone = static_cast<size_t>(-1);
 
 ExchangeLeg straight(std::span<const ParcelBytes> parcels, size_t i) {
   return {Kind::kStraight, parcels[i].from, parcels[i].to, i, 0, parcels[i].bytes};
@@ -23,70 +21,6 @@ ExchangeLeg straight(std::span<const ParcelBytes> parcels, size_t i) {
 std::vector<ExchangeLeg> one_by_one(std::span<const ParcelBytes> parcels) {
   std::vector<ExchangeLeg> legs;
   for (size_t i = 0; i < parcels.size(); ++i) legs.push_back(straight(parcels, i));
-  return legs;
-}
-
-// [device] its number among those that have parcels
-std::map<int, int> numbers_of(std::span<const ParcelBytes> parcels) {
-  std::map<int, int> number;
-  for (const ParcelBytes& parcel : parcels) {
-    number.emplace(parcel.from, 0);
-    number.emplace(parcel.to, 0);
-  }
-  int next = 0;
-  for (auto& [device, of] : number) of = next++;
-  return number;
-}
-
-// Bytes that parts are multiples of.
-int64_t part_bytes(std::span<const ParcelBytes> parcels) {
-  std::map<int, int64_t> sent, received;
-  int64_t most = 0;
-  for (const ParcelBytes& parcel : parcels) {
-    most = std::max(most, sent[parcel.from] += parcel.bytes);
-    most = std::max(most, received[parcel.to] += parcel.bytes);
-  }
-  return align_up(std::max(kLeastPartBytes, div_ceil(most, kMostMessageParts)), int64_t{64});
-}
-
-std::vector<ExchangeLeg> rounds_of(std::span<const ParcelBytes> parcels) {
-  const std::map<int, int> number = numbers_of(parcels);
-  const auto devices = static_cast<int>(number.size());
-  if (devices == 0) return {};
-  const int64_t unit = part_bytes(parcels);
-  SquareMatrix<int64_t> units(devices), index(devices, -1);
-  for (size_t i = 0; i < parcels.size(); ++i) {
-    const int from = number.at(parcels[i].from), to = number.at(parcels[i].to);
-    CHECK(from != to && index.at(from, to) < 0, "two parcels go from %d to %d", parcels[i].from,
-          parcels[i].to);
-    units.at(from, to) = div_ceil(parcels[i].bytes, unit);
-    index.at(from, to) = static_cast<int64_t>(i);
-  }
-  const auto rounds = transmission_order(units);
-  CHECK(rounds.ok(), "%s", rounds.status().message().c_str());
-  std::vector<int64_t> sent(parcels.size(), 0);  // bytes of each
-  // [device] the newest leg that it sends, and that it receives.
-  std::vector<size_t> leaving(static_cast<size_t>(devices), kNone), arriving = leaving;
-  std::vector<ExchangeLeg> legs;
-  for (const TransmissionRound<int64_t>& round : rounds.value()) {
-    for (const Transmission<int64_t>& of : round.transmissions) {
-      const auto i = static_cast<size_t>(index.at(of.sender, of.receiver));
-      const int64_t bytes = std::min(of.amount * unit, parcels[i].bytes - sent[i]);
-      size_t& leaves = leaving[static_cast<size_t>(of.sender)];
-      size_t& arrives = arriving[static_cast<size_t>(of.receiver)];
-      // A pair may stay together from round to round.
-      if (leaves == arrives && leaves != kNone) {
-        legs[leaves].bytes += bytes;
-      } else {
-        leaves = arrives = legs.size();
-        legs.push_back(straight(parcels, i));
-        legs.back().first_byte = sent[i];
-        legs.back().bytes = bytes;
-      }
-      sent[i] += bytes;
-      legs[leaves].ends = sent[i] == parcels[i].bytes;
-    }
-  }
   return legs;
 }
 
@@ -102,7 +36,8 @@ std::vector<ExchangeLeg> by_rounds(std::span<const ParcelBytes> parcels,
       some.push_back(parcels[i]);
       index.push_back(i);
     }
-    for (ExchangeLeg& leg : rounds_of(some)) {
+    const std::span<const double> rates = nodes.card_rates();
+    for (ExchangeLeg& leg : legs_in_rounds(some, within ? std::span<const double>() : rates)) {
       leg.parcel = index[leg.parcel];
       legs.push_back(std::move(leg));
     }
@@ -180,7 +115,9 @@ class Halo {
 
 }  // namespace
 
-ExchangeNodes::ExchangeNodes(std::vector<int> node_of_device) : node_(std::move(node_of_device)) {
+ExchangeNodes::ExchangeNodes(std::vector<int> node_of_device, std::vector<double> card_rates)
+    : node_(std::move(node_of_device)), card_rates_(std::move(card_rates)) {
+  CHECK(card_rates_.empty() || card_rates_.size() == node_.size());
   first_.clear();
   for (size_t d = 0; d < node_.size(); ++d) {
     CHECK(node_[d] == std::ssize(first_) || node_[d] + 1 == std::ssize(first_),
@@ -200,6 +137,11 @@ std::vector<ExchangeLeg> exchange_legs(std::span<const ParcelBytes> parcels, Exc
     default:
       return one_by_one(parcels);
   }
+}
+
+int lanes_of_card(ExchangeOrder order, std::span<const double> card_rates, int card) {
+  if (order != ExchangeOrder::kRounds || card_rates.empty()) return 1;
+  return card_lanes(card_rates).count[static_cast<size_t>(card)];
 }
 
 }  // namespace pagoda

@@ -4,10 +4,11 @@
 //
 // - kFlat: as the parcels stand. Where they stand receiver by receiver, all senders wait for the
 //   first receiver to take one after the other.
-// - kRounds: Aurora's rounds (plan/rounds/transmission_order.h), in each of which a device sends to
+// - kRounds: Aurora's rounds (plan/rounds/exchange_rounds.h), in each of which a device sends to
 //   one other at most and takes from one at most. A parcel may be divided over several rounds.
-//   Links within nodes and links between them have rounds of their own, which go on side by side;
-//   those of a kind are taken to be equally fast.
+//   Links within nodes and links between them have rounds of their own, which go on side by side.
+//   Those within are taken to be equally fast. Those between are as fast as the slower of the two
+//   network cards, and a card that is faster than others may have several partners at a time.
 // - kHalo: HALO's three phases (Piper, section V). A device gathers its parcels for the devices of
 //   another node and sends them as one message to its counterpart there, the device with the same
 //   place in its node; meanwhile parcels of a node go straight to their devices; and counterparts
@@ -31,12 +32,14 @@ struct ParcelBytes {
   int64_t bytes = 0;     // above 0
 };
 
-// The devices that exchange rows with each other, and which of these share a node.
+// The devices that exchange rows with each other, which of these share a node, and how fast the
+// network card of each is.
 class ExchangeNodes {
  public:
   ExchangeNodes() = default;  // one node
-  // [device] the number of its node, from 0 on and ascending, so that a node's are neighbours.
-  explicit ExchangeNodes(std::vector<int> node_of_device);
+  // [device] the number of its node, from 0 on and ascending, so that a node's are neighbours; and
+  // its card's rate, in any unit. No rates: all are equally fast.
+  explicit ExchangeNodes(std::vector<int> node_of_device, std::vector<double> card_rates = {});
 
   int count() const { return static_cast<int>(first_.size()) - 1; }
   int node(int device) const { return node_.empty() ? 0 : node_[static_cast<size_t>(device)]; }
@@ -50,10 +53,12 @@ class ExchangeNodes {
   int counterpart(int device, int node) const {
     return first_[static_cast<size_t>(node)] + place(device) % devices(node);
   }
+  std::span<const double> card_rates() const { return card_rates_; }  // [device]; empty: alike
 
  private:
   std::vector<int> node_;            // [device]; empty: all are of one
   std::vector<int> first_ = {0, 0};  // [node] its first device, and the number of devices
+  std::vector<double> card_rates_;
 };
 
 // A message, or what a device keeps of one that has come.
@@ -76,21 +81,19 @@ struct ExchangeLeg {
   bool ends = true;  // all of the parcel is at its device then; kStraight, kPassedOn
   int sender = 0;
   std::vector<Gathered> gathered = {};
+  int lane = 0;  // of the receiver; what comes by different ones comes side by side
 };
 inline constexpr int64_t kGatheredAlign = 64;
 
-// A part is worth a message: it has so many bytes at least, and this share of the most that a
-// device sends or receives, unless its parcel ends with it. So a device's parcels, each of which
-// ends in a part that may be shorter than its round, take at most (devices - 1) such shares longer
-// than the least there is for it.
-inline constexpr int64_t kLeastPartBytes = 1024;
-inline constexpr int64_t kMostMessageParts = 64;
-
 // The legs of all parcels in their order. Straight ones of a parcel ascend, and are the whole of
 // it; a parcel that is gathered is passed on behind that. REQUIRES: at most one parcel from a
-// device to another; all bytes together are below 2^62; kHalo: `nodes` know all devices. kFlat and
-// kHalo: O(n log n) for n parcels. kRounds: O(n^4) for n devices that have parcels.
+// device to another; all bytes together are below 2^53; kHalo, or with card rates: `nodes` know all
+// devices. kFlat and kHalo: O(n log n) for n parcels. kRounds: as legs_in_rounds().
 std::vector<ExchangeLeg> exchange_legs(std::span<const ParcelBytes> parcels, ExchangeOrder order,
                                        const ExchangeNodes& nodes = {});
+
+// The most lanes by which legs come to a device whose card's rate is card_rates[card]: one but for
+// kRounds with unequal cards.
+int lanes_of_card(ExchangeOrder order, std::span<const double> card_rates, int card);
 
 }  // namespace pagoda

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/bytes.h"
+#include "plan/rounds/exchange_rounds.h"
 
 namespace pagoda {
 namespace {
