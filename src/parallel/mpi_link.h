@@ -27,7 +27,8 @@ namespace pagoda {
 class MpiLink final : public Link {
  public:
   // Pinned host memory for each GPU of this rank: per endpoint of another rank that it may send to,
-  // and for what it receives.
+  // and for what it receives, in the order in which that is issued: so lanes of a GPU do not
+  // receive side by side, but for transfers that fit into it together.
   static constexpr int64_t kSendStagingBytes = 2 * Carrier::kMostBytes;
   static constexpr int64_t kReceiveStagingBytes = 4 * Carrier::kMostBytes;
 

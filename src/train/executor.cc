@@ -58,22 +58,11 @@ Executor::Executor(Setup setup)
     if (setup_.shape->attends(device)) attending_.push_back(d);
     pass_microbatch_.push_back(
         pass_microbatch(*setup_.shape, setup_.size.pass_microbatches(), device));
-    compute_.push_back(
-        setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
-    if (setup_.shape->devices > 1) {
-      const auto lane = [&](const char* name) {
-        return setup_.devices[d]->make_stream(strf("%s %zu", name, d), WorkKind::kLink);
-      };
-      Lanes lanes{lane("out"), lane("in"), nullptr, nullptr};
-      if (setup_.shape->stages.several()) {
-        lanes.from_below = lane("from below");
-        lanes.from_above = lane("from above");
-      }
-      lanes_.push_back(std::move(lanes));
-    }
+    compute_.push_back(setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
     compute_.back()->use_scratch(
         {experts_[d].scratch, static_cast<size_t>(experts_[d].scratch_bytes)});
   }
+  if (setup_.shape->devices > 1) make_lanes();
   for (size_t r = 0; r < setup_.table.records.size(); ++r) {
     spans_.push_back(spans_of(static_cast<int64_t>(r)));
     const RecordSpec& record = setup_.table.records[r];
@@ -152,16 +141,6 @@ void Executor::begin_pass(const GenerationPass& pass) {
     }
     s.copy(step.cache.wanted, part.wanted.data(), wanted_[b] * 4);
   }
-}
-
-Stream& Executor::stream_of(const Task& task) {
-  if (task.on_host && task.lane == Lane::kIn) return *arriving_;
-  if (task.on_host) return task.lane == Lane::kOut ? *leaving_ : *optimizer_;
-  if (task.lane == Lane::kCompute) return *compute_[own(task)];
-  const Lanes& lanes = lanes_[own(task)];
-  if (task.lane == Lane::kFromBelow) return *lanes.from_below;
-  if (task.lane == Lane::kFromAbove) return *lanes.from_above;
-  return task.lane == Lane::kOut ? *lanes.out : *lanes.in;
 }
 
 Blocks::Documents Executor::documents(int64_t microbatch) const {
@@ -455,10 +434,9 @@ void Executor::synchronize() {
   Stream& s = *compute_[0];
   for (size_t d = 1; d < compute_.size(); ++d) s.wait(compute_[d]->record());
   for (const Lanes& lanes : lanes_) {
-    s.wait(lanes.out->record());
-    s.wait(lanes.in->record());
-    if (lanes.from_below) s.wait(lanes.from_below->record());
-    if (lanes.from_above) s.wait(lanes.from_above->record());
+    for (const std::unique_ptr<Stream>& lane : lanes) {
+      if (lane) s.wait(lane->record());
+    }
   }
   s.wait(optimizer_->record());
   if (arriving_) s.wait(arriving_->record());

@@ -12,6 +12,7 @@
 // Data given to run() by pointer (the batch) must stay until then.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -92,7 +93,7 @@ class Executor {
   // Compute, with several devices what leaves and what arrives, and with several stages what
   // arrives from others; the optimizer's stream comes on top, once.
   static constexpr int streams_per_device(int devices, int stages) {
-    return stages > 1 ? kLanes : devices > 1 ? kLanesOfOneStage : 1;
+    return stages > 1 ? kLanesOfStages : devices > 1 ? kLanesOfOneStage : 1;
   }
   // With several ranks, on the host: for weights that arrive or leave, and for routing.
   static constexpr int kStreamsOfRanks = 3;
@@ -199,6 +200,7 @@ class Executor {
   void enqueue_add_sums(const Task& task, const Lease& lease, Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
   void clear_frozen(const Task& task, float* gradient, Stream& s);
+  void make_lanes();
   Stream& stream_of(const Task& task);
   double slowness(const Task& task) const;  // how many times as long its work takes
   // The task's device among the rank's.
@@ -214,10 +216,8 @@ class Executor {
   void wait_for_lanes(const Task& task, Stream& s);
   void count_rows(const Task& task);
   void enqueue_index(const Task& task, Stream& s);
-  struct Lanes {
-    std::unique_ptr<Stream> out, in;
-    std::unique_ptr<Stream> from_below, from_above;  // nullptr with one stage
-  };
+  // [Lane] all but kCompute; nullptr: the run has no tasks for it.
+  using Lanes = std::array<std::unique_ptr<Stream>, kLanes>;
   using Channels = std::map<std::pair<int, int>, int64_t>;  // [from, to] transfers so far
   void transfer(const Task& task, Lease& lease, Stream& s);
   Transfer next_transfer(const Task& task, Channels& channels) const;

@@ -8,6 +8,32 @@
 
 namespace pagoda {
 
+void Executor::make_lanes() {
+  for (size_t d = 0; d < setup_.devices.size(); ++d) {
+    Lanes& lanes = lanes_.emplace_back();
+    const auto add = [&](Lane lane, const std::string& name) {
+      lanes[static_cast<size_t>(lane)] = setup_.devices[d]->make_stream(name, WorkKind::kLink);
+    };
+    add(Lane::kOut, strf("out %zu", d));
+    add(Lane::kIn, strf("in %zu", d));
+    for (int n = 1; n < setup_.shape->in_lanes(setup_.shape->rank); ++n) {
+      add(in_lane(n), strf("in %zu lane %d", d, n));
+    }
+    if (!setup_.shape->stages.several()) continue;
+    add(Lane::kFromBelow, strf("from below %zu", d));
+    add(Lane::kFromAbove, strf("from above %zu", d));
+  }
+}
+
+Stream& Executor::stream_of(const Task& task) {
+  if (task.on_host && task.lane == Lane::kIn) return *arriving_;
+  if (task.on_host) return task.lane == Lane::kOut ? *leaving_ : *optimizer_;
+  if (task.lane == Lane::kCompute) return *compute_[own(task)];
+  const std::unique_ptr<Stream>& lane = lanes_[own(task)][static_cast<size_t>(task.lane)];
+  CHECK(lane, "device %d has no lane %d", task.device, static_cast<int>(task.lane));
+  return *lane;
+}
+
 void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerRouting& routing) {
   const Microbatches routed{first_microbatch, std::ssize(routing)};
   RoutedRows& rows = routed_[layer][first_microbatch];
@@ -157,7 +183,7 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   }
   if (lanes_.empty()) return;
   indexed_at_[own(task)] = s.record();
-  lanes_[own(task)].in->wait(indexed_at_[own(task)]);
+  lanes_[own(task)][static_cast<size_t>(Lane::kIn)]->wait(indexed_at_[own(task)]);
 }
 
 const ExpertWave& Executor::wave_of(const Task& task) const {

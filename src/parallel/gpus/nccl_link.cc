@@ -191,12 +191,12 @@ NcclLink::Operation& NcclLink::add(const Transfer& transfer, bool sends, std::by
         transfer.text().c_str(), (long long)newest->second);
   newest->second = transfer.number;
   for (const Operation& other : open_.operations) {
-    CHECK(sends || other.sends || other.transfer.to != here, "%s: %d receives twice in a round",
-          transfer.text().c_str(), here);
+    CHECK(sends || other.sends || other.lane != &lane, "%s: a lane receives twice in a round",
+          transfer.text().c_str());
   }
   issued_[static_cast<size_t>(rank_of_[static_cast<size_t>(there)])] +=
       mark_of(open_.number, transfer);
-  open_.operations.push_back({transfer, sends, data, lane.record(), Event::make()});
+  open_.operations.push_back({transfer, sends, data, &lane, lane.record(), Event::make()});
   return open_.operations.back();
 }
 

@@ -42,7 +42,7 @@ class NcclLink final : public Link {
 
   // REQUIRES, of both: the other end is a device of another rank. They begin with their round.
   Event send(const Transfer& transfer, const std::byte* source, Stream& lane) override;
-  // REQUIRES: the device has received nothing else in this round; its lane would wait for that.
+  // REQUIRES: the lane has received nothing else in this round; it would wait for that.
   void receive(const Transfer& transfer, std::byte* target, Stream& lane,
                const TraceLabel& label = {}) override;
   bool by_rounds() const override { return true; }
@@ -62,6 +62,7 @@ class NcclLink final : public Link {
     Transfer transfer;
     bool sends = false;
     std::byte* data = nullptr;
+    const Stream* lane = nullptr;
     Event ready, done;
     int device() const { return sends ? transfer.from : transfer.to; }
   };

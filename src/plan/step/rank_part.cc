@@ -50,21 +50,29 @@ bool go_together(const PageTable& pages, const Task& a, const Task& b) {
          a.first_microbatch == b.first_microbatch && kind_of(pages, a) == kind_of(pages, b);
 }
 
+// Whether the second of these sends would wait for the first: one lane receives both, or both are
+// parts of what comes into one page. A send's receive follows it.
+bool waits(const TaskList& all, size_t first, size_t second) {
+  CHECK(second + 1 < all.size() && all[second + 1].kind == TaskKind::kReceive);
+  if (all[first].peer != all[second].peer) return false;
+  return all[first + 1].lane == all[second + 1].lane || all[first].device == all[second].device;
+}
+
 }  // namespace
 
 std::vector<bool> transfer_rounds(const RunShape& shape, const PageTable& pages,
                                   const TaskList& all) {
   std::vector<bool> ends(all.size(), false);
-  std::vector<const Task*> open;  // sends of the round
+  std::vector<size_t> open;  // sends of the round
   for (size_t i = 0; i < all.size(); ++i) {
     const Task& send = all[i];
     if (send.kind != TaskKind::kSend) continue;
     if (shape.rank_of(send.device) == shape.rank_of(send.peer)) continue;
-    ends[i] = std::any_of(open.begin(), open.end(), [&](const Task* other) {
-      return other->peer == send.peer || !go_together(pages, *other, send);
+    ends[i] = std::any_of(open.begin(), open.end(), [&](size_t other) {
+      return waits(all, other, i) || !go_together(pages, all[other], send);
     });
     if (ends[i]) open.clear();
-    open.push_back(&send);
+    open.push_back(i);
   }
   return ends;
 }

@@ -36,10 +36,10 @@ void add_own_uses(const RunShape& shape, const TaskList& all, std::vector<PageUs
 // piece of a step, with the tasks of all ranks (StepPiece::all_tasks()).
 //
 // Transfers of a round, which are between devices of different ranks, may start together, since
-// none of them waits for another: they are a wave's rows on their way to the experts, or back, and
-// no device receives twice, as its lane takes one after the other. So a carrier comes to the end of
-// every list that runs a round as one piece of work on each device, and rounds one behind the
-// other, as NCCL does.
+// none of them waits for another: they are a wave's rows on their way to the experts, or back, no
+// lane receives twice, as it takes one after the other, and no parcel has two parts among them. So
+// a carrier comes to the end of every list that runs a round as one piece of work on each device,
+// and rounds one behind the other, as NCCL does.
 std::vector<bool> transfer_rounds(const RunShape& shape, const PageTable& pages,
                                   const TaskList& all);
 

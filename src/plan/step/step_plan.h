@@ -144,6 +144,7 @@ class StepPlan {
     int64_t rows = 0;       // there with it; 0: none, as of a sum or a whole microbatch
     bool last_use = false;  // of the source
     int64_t source_byte = 0, target_byte = 0;  // the first ones
+    int lane = 0;                              // the rows' (in_lane)
   };
   void bring_guests(const WavePlace& at, const ExpertWave& wave, GuestWeights& guests,
                     TaskList& tasks) const;

@@ -47,7 +47,8 @@ void StepPlan::transfer(const Task& like, const Travel& travel, Access access,
   const bool same_stage = shape_.stages.of_device(static_cast<int>(travel.from)) ==
                           shape_.stages.of_device(static_cast<int>(travel.to));
   const bool gradients = like.phase == Phase::kBackward;
-  receive.lane = same_stage ? Lane::kIn : gradients ? Lane::kFromAbove : Lane::kFromBelow;
+  const Lane of_stage = gradients ? Lane::kFromAbove : Lane::kFromBelow;
+  receive.lane = same_stage ? in_lane(travel.lane) : of_stage;
   std::swap(receive.device, receive.peer);
   send.use(travel.source, Place::on_device(travel.from), Access::kRead, travel.last_use);
   receive.use(travel.target, Place::on_device(travel.to), access);
@@ -152,6 +153,7 @@ void StepPlan::carry(CrossingRows& rows, TaskList& tasks) const {
     }
     const Crossing& of = rows.crossings[leg.parcel];
     Travel travel{.from = leg.from, .to = leg.to, .target = target_of(rows, of)};
+    travel.lane = leg.lane;
     travel.bytes = leg.bytes;
     travel.rows = leg.ends ? of.parcel->rows : 0;
     travel.source_byte = leg.first_byte;

@@ -42,7 +42,7 @@ class CudaNcclLink : public testing::Test {
     std::unique_ptr<MpiCommunicator> all;
     struct Gpu {
       std::unique_ptr<Device> device;
-      std::unique_ptr<Stream> out, in;
+      std::unique_ptr<Stream> out, in, in1;
     };
     std::map<int, Gpu> gpus;
     Status created;
@@ -51,8 +51,7 @@ class CudaNcclLink : public testing::Test {
     Gpu& of(int device) { return gpus.at(device); }
     void synchronize() {
       for (auto& [device, gpu] : gpus) {
-        gpu.out->synchronize();
-        gpu.in->synchronize();
+        for (const auto& lane : {&gpu.out, &gpu.in, &gpu.in1}) (*lane)->synchronize();
       }
     }
   };
@@ -65,6 +64,7 @@ class CudaNcclLink : public testing::Test {
       gpu.device = open_gpu(d, {kArena, 1}).take();
       gpu.out = gpu.device->make_stream("out", WorkKind::kLink);
       gpu.in = gpu.device->make_stream("in", WorkKind::kLink);
+      gpu.in1 = gpu.device->make_stream("in lane 1", WorkKind::kLink);
       devices[static_cast<size_t>(d)] = gpu.device.get();
     }
     auto link = NcclLink::create(*r.all, fake_nccl::calls(), devices, {0, 0, 1}, deadline_s);
@@ -208,7 +208,9 @@ class EmptyStep {
   template <typename R>
   void run(const Task& task, R& me) {
     auto& gpu = me.of(task.device);
-    Stream& lane = task.lane == Lane::kOut ? *gpu.out : *gpu.in;
+    Stream& lane = task.lane == Lane::kOut   ? *gpu.out
+                   : task.lane == Lane::kIn1 ? *gpu.in1
+                                             : *gpu.in;
     for (const PageUse& use : task.used()) lane.wait(used_[{task.device, use.page}]);
     Event done;
     const bool crosses = shape_.rank_of(task.device) != shape_.rank_of(task.peer);
@@ -245,12 +247,17 @@ std::vector<std::string> without_rounds(std::vector<std::string> calls) {
 // Both ranks run their parts of random steps: NCCL is called as the list of all ranks has it, and
 // every transfer ends.
 TEST_F(CudaNcclLink, CallsGoInTheOrderOfThePlan) {
-  int64_t groups = 0, transfers = 0;
+  int64_t groups = 0, transfers = 0, by_lane = 0;
   for (uint32_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     RunShape shape = random_shape(random, 3);
     shape.device_rank = {0, 0, 1};
+    // Device 2 takes from both others at a time.
+    if (seed % 2 == 0) {
+      shape.exchange = ExchangeOrder::kRounds;
+      shape.card_rates = {10, 20};
+    }
     StepKind kind;
     kind.group_blocks = 2;
     kind.apply_to(shape);
@@ -278,6 +285,7 @@ TEST_F(CudaNcclLink, CallsGoInTheOrderOfThePlan) {
             planned[task.device].push_back(strf("send %lld to %d", bytes, task.peer));
           } else if (task.kind == TaskKind::kReceive) {
             planned[task.device].push_back(strf("receive %lld from %d", bytes, task.peer));
+            by_lane += task.lane == Lane::kIn1;
           }
         }
       });
@@ -293,6 +301,7 @@ TEST_F(CudaNcclLink, CallsGoInTheOrderOfThePlan) {
     }
   }
   EXPECT_GT(transfers, 100);
+  EXPECT_GT(by_lane, 0);
   EXPECT_LT(groups, transfers);
 }
 
@@ -454,7 +463,7 @@ TEST_F(CudaNcclLink, ARoundThatHasNotBegunStopsNobody) {
   });
 }
 
-TEST_F(CudaNcclLink, ADeviceReceivesOnceInARound) {
+TEST_F(CudaNcclLink, ALaneReceivesOnceInARound) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   EXPECT_DEATH(run([&](int rank, Rank& me) {
                  if (rank == 0) {
@@ -465,7 +474,7 @@ TEST_F(CudaNcclLink, ADeviceReceivesOnceInARound) {
                  me.link->receive({0, 0, 2, 64}, gpu.device->arena(), *gpu.in);
                  me.link->receive({0, 1, 2, 64}, gpu.device->arena(), *gpu.in);
                }),
-               "2 receives twice in a round");
+               "a lane receives twice in a round");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
 #include <ostream>
 #include <vector>
@@ -74,13 +75,14 @@ std::ostream& operator<<(std::ostream& out, const Send& s) {
   return out << s.from << " to " << s.to << ": " << s.bytes << " from " << s.first_byte;
 }
 
-TaskList forward_tasks(const RunShape& shape) {
-  const LayerRouting routing = routing_of(shape);
+TaskList forward_tasks(const RunShape& shape, const LayerRouting& routing) {
   EXPECT_EQ(layer_waves(shape, 0, all_microbatches(shape), routing).size(), 1u);
   TaskList tasks;
   StepPlan(shape, PageTable(shape), {}).forward_experts(0, all_microbatches(shape), routing, tasks);
   return tasks;
 }
+
+TaskList forward_tasks(const RunShape& shape) { return forward_tasks(shape, routing_of(shape)); }
 
 // What the layer's forward sends to the experts (kInbound) or back (kOutbound), in its order.
 std::vector<Send> sends_of(const RunShape& shape, PageKind way) {
@@ -162,6 +164,44 @@ TEST(Exchange, RoundsEndWithTheBusiestDevice) {
       }
     }
   }
+}
+
+// Four ranks, the last of which has a card that is three times as fast, and an expert that all
+// choose: rows come to it from the three others side by side, and go back to each by its one lane.
+TEST(Exchange, AFastCardHasSeveralPartners) {
+  RunShape shape = four_devices(ExchangeOrder::kRounds);
+  shape.device_rank = {0, 1, 2, 3};
+  shape.card_rates = {10, 10, 10, 30};
+  LayerRouting routing(kDevices, std::vector<int64_t>(kDevices, 0));
+  for (size_t b = 0; b < kDevices; ++b) {
+    routing[b][b] = shape.microbatch_tokens;
+    if (b == 3) continue;
+    routing[b][3] = 2 * kUnitRows;
+    routing[b][b] -= 2 * kUnitRows;
+  }
+  // [device that sends] the lanes of what comes to the expert, and of what comes back
+  const auto lanes_of = [&] {
+    std::map<int, Lane> there, back;
+    for (const Task& t : forward_tasks(shape, routing)) {
+      if (t.kind != TaskKind::kReceive) continue;
+      EXPECT_EQ(t.bytes, 2 * kUnit);
+      (t.device == 3 ? there : back)[t.device == 3 ? t.peer : t.device] = t.lane;
+    }
+    return std::pair(there, back);
+  };
+  const std::map<int, Lane> one = {{0, Lane::kIn}, {1, Lane::kIn}, {2, Lane::kIn}};
+  const std::map<int, Lane> each = {{0, Lane::kIn}, {1, Lane::kIn1}, {2, Lane::kIn2}};
+  EXPECT_EQ(lanes_of(), std::pair(each, one));
+  EXPECT_EQ(shape.in_lanes(3), 3);
+  EXPECT_EQ(shape.in_lanes(0), 1);
+  shape.exchange = ExchangeOrder::kFlat;
+  EXPECT_EQ(lanes_of(), std::pair(one, one));
+  EXPECT_EQ(shape.in_lanes(3), 1);
+  shape.exchange = ExchangeOrder::kRounds;
+  shape.card_rates = {10, 10, 10, 10};
+  EXPECT_EQ(lanes_of(), std::pair(one, one));
+  shape.card_rates = {};
+  EXPECT_EQ(lanes_of(), std::pair(one, one));
 }
 
 // Between the nodes of 0, 1 and of 2, 3 each device sends one message, in place of two.

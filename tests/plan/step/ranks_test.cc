@@ -553,6 +553,12 @@ TEST_F(BrokenRanks, RowsDoNotMatch) {
   });
 }
 
+TEST_F(BrokenRanks, RowsComeByNoLaneOfTheirs) {
+  expect(PlanRule::kInputs, "a device of an equal card has one lane", [&](MergedStep& step) {
+    step[nth(step, across(TaskKind::kReceive))].task.lane = Lane::kIn1;
+  });
+}
+
 // Two ranks of two devices, whose rows go by HALO.
 TEST_F(BrokenRanks, ParcelsGoElsewhere) {
   static MergedRun halo(StepKind{}, ExchangeOrder::kHalo, {0, 0, 1, 1});

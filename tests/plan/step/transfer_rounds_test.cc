@@ -151,6 +151,32 @@ TEST(TransferRounds, NoTransferWaitsForAnotherOfItsRound) {
   EXPECT_GE(most, 3);
 }
 
+// Sends, each with its receive behind it.
+struct TransferList {
+  void add(int from, int to, PageId page, int wave, int lane = 0) {
+    Task task;
+    task.kind = TaskKind::kSend;
+    task.device = static_cast<uint8_t>(from);
+    task.peer = static_cast<uint8_t>(to);
+    task.wave = wave;
+    task.lane = Lane::kOut;
+    task.use(page, Place::on_device(from), Access::kRead);
+    tasks.push_back(task);
+    task.kind = TaskKind::kReceive;
+    task.lane = in_lane(lane);
+    std::swap(task.device, task.peer);
+    tasks.push_back(task);
+  }
+  // [send] whether a round ends before it.
+  std::vector<bool> rounds_that_end(const RunShape& shape, const PageTable& pages) const {
+    const std::vector<bool> of_tasks = transfer_rounds(shape, pages, tasks);
+    std::vector<bool> of_sends;
+    for (size_t i = 0; i < of_tasks.size(); i += 2) of_sends.push_back(of_tasks[i]);
+    return of_sends;
+  }
+  TaskList tasks;
+};
+
 // Two ranks with a device each: what goes one way and what comes the other start together.
 TEST(TransferRounds, BothWaysOfAWaveAreOneRound) {
   std::mt19937 random(3);
@@ -160,23 +186,36 @@ TEST(TransferRounds, BothWaysOfAWaveAreOneRound) {
   } while (shape.num_experts < 4 || std::ssize(shape.attending_devices()) < 2);
   shape.device_rank = {0, 1};
   const PageTable pages(shape);
-  const auto send = [&](int from, int to, PageId page, int wave) {
-    Task task;
-    task.kind = TaskKind::kSend;
-    task.device = static_cast<uint8_t>(from);
-    task.peer = static_cast<uint8_t>(to);
-    task.wave = wave;
-    task.use(page, Place::on_device(from), Access::kRead);
-    return task;
-  };
-  const TaskList all = {
-      send(1, 0, pages.leaving(1, 0, 0), 0),    send(0, 1, pages.leaving(0, 1, 0), 0),
-      send(0, 1, pages.returning(1, 0, 0), 0),  send(1, 0, pages.returning(0, 1, 0), 0),
-      send(1, 0, pages.leaving(1, 0, 1), 1),    send(0, 1, pages.gradient_sum(0, 0), -1),
-      send(1, 0, pages.gradient_sum(1, 0), -1),
-  };
+  TransferList all;
+  all.add(1, 0, pages.leaving(1, 0, 0), 0);
+  all.add(0, 1, pages.leaving(0, 1, 0), 0);
+  all.add(0, 1, pages.returning(1, 0, 0), 0);
+  all.add(1, 0, pages.returning(0, 1, 0), 0);
+  all.add(1, 0, pages.leaving(1, 0, 1), 1);
+  all.add(0, 1, pages.gradient_sum(0, 0), -1);
+  all.add(1, 0, pages.gradient_sum(1, 0), -1);
   const std::vector<bool> ends = {false, false, true, false, true, true, true};
-  EXPECT_EQ(transfer_rounds(shape, pages, all), ends);
+  EXPECT_EQ(all.rounds_that_end(shape, pages), ends);
+}
+
+// What comes to a device by different lanes is of one round, but for parts of one parcel.
+TEST(TransferRounds, LanesReceiveTogether) {
+  std::mt19937 random(3);
+  RunShape shape;
+  do {
+    shape = random_shape(random, 3);
+  } while (shape.num_experts < 4 || std::ssize(shape.attending_devices()) < 3);
+  shape.device_rank = {0, 1, 2};
+  const PageTable pages(shape);
+  TransferList all;
+  all.add(0, 2, pages.leaving(0, 2, 0), 0, 0);
+  all.add(1, 2, pages.leaving(1, 2, 0), 0, 1);
+  all.add(0, 2, pages.leaving(0, 2, 0), 0, 2);  // another part
+  all.add(1, 2, pages.leaving(1, 2, 0), 0, 1);  // the lane has received
+  all.add(0, 1, pages.leaving(0, 1, 0), 0, 0);
+  all.add(1, 2, pages.leaving(1, 2, 0), 0, 0);  // a part, by another lane
+  const std::vector<bool> ends = {false, false, true, false, false, true};
+  EXPECT_EQ(all.rounds_that_end(shape, pages), ends);
 }
 
 }  // namespace

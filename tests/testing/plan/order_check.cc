@@ -417,8 +417,22 @@ void OrderCheck::check_send(const Task& task) {
   channel.push_back({group, "", task.first_byte, task.bytes, ends});
 }
 
+// Rows of other ranks come by any of the lanes that their device has, all else in a stage by the
+// first one.
+void OrderCheck::check_lane(const Task& task) {
+  if (shape_.stages.of_device(task.device) != shape_.stages.of_device(task.peer)) return;
+  const int rank = shape_.rank_of(task.device);
+  const bool rows = task.wave >= 0 && shape_.rank_of(task.peer) != rank;
+  const int lanes = rows ? shape_.in_lanes(rank) : 1;
+  for (int n = 0; n < lanes; ++n) {
+    if (task.lane == in_lane(n)) return;
+  }
+  fault(task, "comes by a lane that its device has not");
+}
+
 void OrderCheck::check_receive(const Task& task) {
   if (between_stages(task)) return check_boundary(task);
+  check_lane(task);
   std::deque<Sent>& channel = sent_[{task.peer, task.device}];
   if (channel.empty()) {
     faults_.push_back({PlanRule::kMatched, "bytes are received that nobody has sent"});

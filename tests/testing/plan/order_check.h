@@ -72,6 +72,7 @@ class OrderCheck {
   void check_expert(const Task& task, Rows& rows);
   void check_send(const Task& task);
   void check_receive(const Task& task);
+  void check_lane(const Task& task);
   void check_place(const Task& task);
   void check_pack(const Task& task);
   // Parcels of a message, by where they begin.
