@@ -56,10 +56,13 @@ void Simulator::add_rank(Machine machine) {
   rank.drive_write = stream("drive writes");
   rank.checks = stream("checks of reads");
   if (shape_.ranks() > 1) {
+    rank.departures = timeline_.add_resource(1);
     rank.arrivals = timeline_.add_resource(1);
     rank.arriving = stream("arriving pages");
     rank.sending = stream("leaving weights");
-    rank.leaving = stream("network");
+    const bool alike = shape_.card_rates.empty();
+    const int lanes = alike ? 1 : card_lanes(shape_.card_rates).count[static_cast<size_t>(number)];
+    for (int n = 0; n < lanes; ++n) rank.leaving.push_back(stream("network"));
   }
   rank.disk_ready.assign(pages_.pages.size(), Timeline::kNothing);
   for (int d = rank.devices.first; d < rank.devices.end(); ++d) {
@@ -70,7 +73,10 @@ void Simulator::add_rank(Machine machine) {
     device.download = timeline_.add_stream(strf("download %d", d));
     if (shape_.devices > 1) {
       device.lanes[static_cast<size_t>(Lane::kOut)] = timeline_.add_stream(strf("out %d", d));
-      device.lanes[static_cast<size_t>(Lane::kIn)] = timeline_.add_stream(strf("in %d", d));
+      for (int n = 0; n < shape_.in_lanes(number); ++n) {
+        const std::string name = strf("in %d", d) + (n > 0 ? strf(" lane %d", n) : "");
+        device.lanes[static_cast<size_t>(in_lane(n))] = timeline_.add_stream(name);
+      }
     }
     if (shape_.stages.several()) {
       device.lanes[static_cast<size_t>(Lane::kFromBelow)] =
@@ -197,24 +203,38 @@ Simulator::Work Simulator::compute(const Task& task, const Cost& cost,
   return add(stream_of(task), processor, 1, cost.seconds(0), after, cost.memory);
 }
 
-// Returns when what was sent has arrived. Messages leave a rank one behind the other, and what
-// comes to a rank at once shares its link.
-Simulator::Work Simulator::travel(const Task& send, Work sent) {
-  const auto bytes = static_cast<double>(send.bytes);
+// Moves what was sent to another device.
+Simulator::Sent Simulator::travel(const Task& send, Work sent, SlotState& source) {
   const int to = shape_.rank_of(send.peer);
-  if (to != rank_->number) {
-    const Cost& network = rank_->profile.network;
-    const Work moved = add(rank_->leaving, ranks_[static_cast<size_t>(to)].arrivals, 1,
-                           network.unit_s * bytes, {&sent, 1});
-    note(moved, {0, network.unit_s, 0}, bytes, true);
-    rank_->sent_bytes += send.bytes;
-    return add(Timeline::kNone, Timeline::kNone, 0, network.fixed_s, {&moved, 1});
-  }
-  const double seconds = rank_->profile.wire.seconds(bytes);
-  if (seconds <= 0) return sent;
+  if (to != rank_->number) return cross(send, ranks_[static_cast<size_t>(to)], sent);
+  const double seconds = rank_->profile.wire.seconds(static_cast<double>(send.bytes));
+  if (seconds <= 0) return {&source, sent};
   const auto [wire, is_new] = wires_.try_emplace({send.device, send.peer}, 0);
   if (is_new) wire->second = timeline_.add_stream(strf("wire %d to %d", send.device, send.peer));
-  return add(wire->second, Timeline::kNone, 0, seconds, {&sent, 1});
+  return {&source, add(wire->second, Timeline::kNone, 0, seconds, {&sent, 1})};
+}
+
+// Moves it to another rank, at the rate of the slower card.
+Simulator::Sent Simulator::cross(const Task& send, const Rank& receiver, Work sent) {
+  const Cost &network = rank_->profile.network, &theirs = receiver.profile.network;
+  const auto bytes = static_cast<double>(send.bytes);
+  const double byte_s = std::max(network.unit_s, theirs.unit_s);
+  const auto part = [&](double unit_s) { return byte_s > 0 ? unit_s / byte_s : 1; };
+  const int lane = rank_->leaving[rank_->messages++ % rank_->leaving.size()];
+  const Work moves = add(lane, receiver.arrivals, part(theirs.unit_s), byte_s * bytes, {&sent, 1});
+  if (network.unit_s > 0) timeline_.take_too(moves, rank_->departures, part(network.unit_s));
+  note(moves, {0, network.unit_s, 0}, bytes, true);
+  rank_->sent_bytes += send.bytes;
+  const Work ready = add(Timeline::kNone, Timeline::kNone, 0, network.fixed_s, {&moves, 1});
+  return {nullptr, ready, moves};
+}
+
+// Returns when what the task takes is there.
+Simulator::Work Simulator::expect(const Task& receive) {
+  const Sent& sent = sent_[transfer_ends(shape_, receive)].front();
+  const bool by_lane = sent.moves != Timeline::kNothing && !shape_.card_rates.empty();
+  if (by_lane) timeline_.wait_too(sent.moves, timeline_.last(stream_of(receive)));
+  return sent.ready;
 }
 
 namespace {
@@ -261,7 +281,7 @@ void Simulator::run(const Task& task) {
     }
   }
   if (receives(task.kind)) {
-    after.push_back(sent_[transfer_ends(shape_, task)].front().ready);
+    after.push_back(expect(task));
   } else if (task.kind == TaskKind::kIndex) {
     for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
       if (shape_.attending(task.layer, b) == task.device)
@@ -292,11 +312,10 @@ void Simulator::run(const Task& task) {
   if (sends(task.kind)) {
     const auto& [use, at] = all.uses.front();
     SlotState& source = slot_state(use.page, use.place, at);
-    const Work arrived = travel(task, done);
+    const Sent message = travel(task, done, source);
     // Another rank's memory is reached by the message, which is all that its end waits for.
-    const bool leaves = shape_.rank_of(task.peer) != rank_->number;
-    if (leaves) source.readers.push_back(arrived);
-    sent_[transfer_ends(shape_, task)].push_back({leaves ? nullptr : &source, arrived});
+    if (message.source == nullptr) source.readers.push_back(message.ready);
+    sent_[transfer_ends(shape_, task)].push_back(message);
   } else if (receives(task.kind)) {
     std::deque<Sent>& way = sent_[transfer_ends(shape_, task)];
     if (way.front().source != nullptr) way.front().source->readers.push_back(done);

@@ -27,22 +27,27 @@ Timeline::Work Timeline::add(int stream, int resource, double demand, double sec
   const auto work = static_cast<Work>(works_.size());
   Piece& piece = works_.emplace_back();
   piece.stream = stream;
-  piece.resource = demand > 0 ? resource : kNone;
-  piece.demand = demand;
+  if (demand > 0) piece.uses[0] = {resource, demand};
   piece.memory = memory;
   piece.machine = machine;
   piece.left_s = seconds;
-  const auto wait = [&](Work earlier) {
-    if (earlier == kNothing) return;
-    works_[earlier].follow.push_back(work);
-    ++piece.waits_for;
-  };
-  for (Work earlier : after) wait(earlier);
+  for (Work earlier : after) wait_too(work, earlier);
   if (stream != kNone) {
-    wait(streams_[stream].last);
+    wait_too(work, streams_[stream].last);
     streams_[stream].last = work;
   }
   return work;
+}
+
+void Timeline::take_too(Work work, int resource, double demand) {
+  CHECK(demand > 0 && works_[work].uses[1].resource == kNone);
+  works_[work].uses[1] = {resource, demand};
+}
+
+void Timeline::wait_too(Work work, Work earlier) {
+  if (earlier == kNothing) return;
+  works_[earlier].follow.push_back(work);
+  ++works_[work].waits_for;
 }
 
 void Timeline::start(Work work) {
@@ -53,13 +58,17 @@ void Timeline::start(Work work) {
 void Timeline::begin(Work work) {
   Piece& piece = works_[work];
   piece.start_s = now_s_;
-  if (piece.resource != kNone) demand_[piece.resource] += piece.demand;
+  for (const Piece::Use& use : piece.uses) {
+    if (use.resource != kNone) demand_[use.resource] += use.demand;
+  }
 }
 
 void Timeline::finish(Work work) {
   Piece& piece = works_[work];
   piece.end_s = now_s_;
-  if (piece.resource != kNone) demand_[piece.resource] -= piece.demand;
+  for (const Piece::Use& use : piece.uses) {
+    if (use.resource != kNone) demand_[use.resource] -= use.demand;
+  }
   if (piece.stream != kNone) streams_[piece.stream].busy_s += piece.end_s - piece.start_s;
   for (Work next : piece.follow) {
     Piece& following = works_[next];
@@ -70,19 +79,24 @@ void Timeline::finish(Work work) {
   }
 }
 
-// Whether the pieces that run leave the resource no room for this one. A piece that wants several
+// Whether the pieces that run leave a resource no room for this one. A piece that wants several
 // units needs room for one of them.
 bool Timeline::taken(const Piece& piece) const {
-  if (piece.resource == kNone) return false;
-  const double left = capacity_[piece.resource] - demand_[piece.resource];
-  return left < std::min(1.0, piece.demand) - 1e-9;
+  return std::any_of(piece.uses.begin(), piece.uses.end(), [&](const Piece::Use& use) {
+    if (use.resource == kNone) return false;
+    return capacity_[use.resource] - demand_[use.resource] < std::min(1.0, use.demand) - 1e-9;
+  });
 }
 
-// The speed, in [0, 1], at which its resource lets the piece run.
+// The speed, in [0, 1], at which its resources let the piece run.
 double Timeline::share(const Piece& piece) const {
   if (piece.wakes_s > 0) return 0;
-  if (piece.resource == kNone) return 1;
-  return std::min(1.0, capacity_[piece.resource] / demand_[piece.resource]);
+  double share = 1;
+  for (const Piece::Use& use : piece.uses) {
+    if (use.resource == kNone) continue;
+    share = std::min(share, capacity_[use.resource] / demand_[use.resource]);
+  }
+  return share;
 }
 
 // The share of each memory's rate that all running pieces want together; may be above 1.

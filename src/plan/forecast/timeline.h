@@ -4,13 +4,15 @@
 // A stream does one piece of work after the other, in the order of the calls; a piece begins when
 // the piece before it and everything it waits for have ended. A resource has a capacity (cores; a
 // drive: 1). Pieces that run at the same time and together demand more than the capacity all run
-// slower, in proportion. Pieces also move bytes of a memory for a part of their time: each machine
+// slower, in proportion; one that takes two resources runs as the scarcer one lets it. Pieces also
+// move bytes of a memory for a part of their time: each machine
 // has one. If all running pieces would move more than it can, that part takes longer, and the rest
 // does not. A stream that was idle until another stream's piece ended goes on later by the time
 // that a thread takes to wake and, where its resource is fully used by others, by a slice: the
 // woken thread waits until a running one gives way. Times are seconds. One thread at a time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -38,6 +40,10 @@ class Timeline {
   // it waits for `after` only; without a resource only memory slows it.
   Work add(int stream, int resource, double demand, double seconds, std::span<const Work> after,
            double memory = 0, int machine = 0);
+  // Makes the work take `demand` of another resource too. REQUIRES: demand > 0.
+  void take_too(Work work, int resource, double demand);
+  // Makes the work wait for an earlier one too, which must not wait for it.
+  void wait_too(Work work, Work earlier);
   // The newest work of the stream, after which everything so far in it has ended.
   Work last(int stream) const { return streams_[stream].last; }
 
@@ -57,8 +63,13 @@ class Timeline {
 
  private:
   struct Piece {
-    int stream = kNone, resource = kNone;
-    double demand = 0, memory = 0, left_s = 0, start_s = 0, end_s = 0;
+    struct Use {
+      int resource = kNone;
+      double demand = 0;
+    };
+    int stream = kNone;
+    std::array<Use, 2> uses;
+    double memory = 0, left_s = 0, start_s = 0, end_s = 0;
     int machine = 0;
     double wakes_s = 0;         // left of what it waits, woken, before it begins
     int waits_for = 0;          // pieces that have not ended

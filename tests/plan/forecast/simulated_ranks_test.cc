@@ -166,6 +166,99 @@ TEST(SimulatedRanks, SendWhatTheirTasksSayOneBehindTheOther) {
   EXPECT_GE(sent, 20);
 }
 
+// What three ranks of a device each send each other, made by hand. Ranks 0 and 1 have a card of a
+// byte a microsecond, rank 2 one of two.
+class HandMade {
+ public:
+  explicit HandMade(std::vector<double> card_rates) {
+    std::mt19937 random(3);
+    RunShape shape;
+    do {
+      shape = random_shape(random, 3);
+    } while (std::ssize(shape.attending_devices()) < 3);
+    shape.device_rank = {0, 1, 2};
+    shape.exchange = ExchangeOrder::kRounds;
+    shape.card_rates = std::move(card_rates);
+    for (int r = 0; r < 3; ++r) ranks_.push_back(std::make_unique<Rank>(shape, r, true));
+    pieces_.resize(3);
+  }
+
+  void carry(int from, int to, int64_t bytes, int lane = 0) {
+    const PageTable& pages = ranks_[0]->pages;
+    Task task;
+    task.kind = TaskKind::kDispatch;
+    task.lane = Lane::kOut;
+    task.device = static_cast<uint8_t>(from);
+    task.peer = static_cast<uint8_t>(to);
+    task.use(pages.leaving(from, to, 0), Place::on_device(from), Access::kCreate);
+    add(task);
+    task.kind = TaskKind::kSend;
+    task.bytes = bytes;
+    task.uses[0].access = Access::kRead;
+    add(task);
+    task.kind = TaskKind::kReceive;
+    task.lane = in_lane(lane);
+    std::swap(task.device, task.peer);
+    task.num_uses = 0;
+    task.use(pages.landing(from, to, 0), Place::on_device(to), Access::kCreate);
+    add(task);
+  }
+  double makespan_s() const {
+    std::vector<Simulator::Machine> machines;
+    std::vector<const StepPiece*> together;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      MachineProfile profile;
+      profile.cores = 1000;
+      for (Cost& cost : profile.tasks) cost = {};
+      profile.network = {0, r == 2 ? 0.5e-6 : 1e-6, 0};
+      const Rank& rank = *ranks_[r];
+      machines.push_back({profile, all_on_disk(rank.shape, rank.pages, rank.memory.classes)});
+      together.push_back(&pieces_[r]);
+    }
+    Simulator simulator(&ranks_[0]->shape, &ranks_[0]->pages, std::move(machines));
+    simulator.run(together);
+    return simulator.finish().makespan_s;
+  }
+
+ private:
+  void add(const Task& task) {
+    const auto rank = static_cast<size_t>(task.device);
+    pieces_[rank].tasks.push_back(with_own_places(ranks_[rank]->shape, task));
+  }
+
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<StepPiece> pieces_;  // [rank]
+};
+
+TEST(SimulatedRanks, AFastCardTakesFromSeveralByLanes) {
+  HandMade by_lanes({10, 10, 20}), by_one({10, 10, 20});
+  for (HandMade* run : {&by_lanes, &by_one}) {
+    run->carry(0, 2, 1'000'000);
+    run->carry(1, 2, 1'000'000, run == &by_lanes ? 1 : 0);
+  }
+  EXPECT_NEAR(by_lanes.makespan_s(), 1, 1e-9);
+  EXPECT_NEAR(by_one.makespan_s(), 2, 1e-9) << "a slow card leaves half of the fast one idle";
+}
+
+TEST(SimulatedRanks, AFastCardSendsToSeveral) {
+  HandMade run({10, 10, 20});
+  run.carry(2, 0, 1'000'000);
+  run.carry(2, 1, 1'000'000);
+  EXPECT_NEAR(run.makespan_s(), 1, 1e-9);
+}
+
+// A slow one is as slow in either direction, and sends one behind the other.
+TEST(SimulatedRanks, ASlowCardSetsThePace) {
+  HandMade there({10, 10, 20}), back({10, 10, 20}), two({10, 10, 20});
+  there.carry(0, 2, 1'000'000);
+  EXPECT_NEAR(there.makespan_s(), 1, 1e-9);
+  back.carry(2, 0, 1'000'000);
+  EXPECT_NEAR(back.makespan_s(), 1, 1e-9);
+  two.carry(0, 1, 1'000'000);
+  two.carry(0, 2, 1'000'000);
+  EXPECT_NEAR(two.makespan_s(), 2, 1e-9);
+}
+
 // One message between two ranks at a time: a slower network cannot help.
 TEST(SimulatedRanks, ASlowerNetworkNeverHelps) {
   int helped_less = 0;

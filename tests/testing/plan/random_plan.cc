@@ -67,6 +67,10 @@ void divide_into_ranks(std::mt19937& random, int ranks, RunShape& shape) {
     shape.device_rank.push_back(d < ranks ? d : static_cast<int>(random() % ranks));
   }
   std::sort(shape.device_rank.begin(), shape.device_rank.end());
+  // Half of the runs have network cards of unequal rates.
+  for (int r = 0; r < ranks && shape.microbatch_tokens % 2 == 0; ++r) {
+    shape.card_rates.push_back(1 + 1.5 * (r % 3));
+  }
 }
 
 void divide_into_copies(int copies, RunShape& shape) {
