@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/number_text.h"
+#include "config/network_config.h"
 #include "config/option_value.h"
 #include "config/pipeline_config.h"
 #include "config/sharing_config.h"
@@ -269,6 +270,7 @@ Status check_values(const RunConfig& c) {
     return refuse("plan.group_blocks", std::to_string(c.plan.group_blocks),
                   strf("must be auto or from 1 to %lld", (long long)kMostTogether));
   }
+  RETURN_IF_ERROR(check_network_rates(c));
   RETURN_IF_ERROR(check_device_budgets(c));
   return check_memory(c.memory);
 }

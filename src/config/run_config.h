@@ -98,6 +98,7 @@ struct RunConfig {
     int64_t copies = 1;
     PipelineOrder order = PipelineOrder::kBreadthFirst;
     ExchangeSetting exchange = ExchangeSetting::kAuto;
+    std::vector<std::string> network_gb_s = {};
     ShareKind shares = ShareKind::kSpeed;
     PlaceKind place = PlaceKind::kStep;
     Sharing sharing = Sharing::kAuto;
@@ -252,6 +253,8 @@ struct RunConfig {
         return ExchangeOrder::kFlat;
     }
   }
+  // [rank] parallel.network_gb_s; empty: all alike. REQUIRES: validate().
+  std::vector<double> network_rates() const;
   // Whether the planner is to choose them for a run (preview/zebra_choice.h); whoever does not ask
   // it gets 1 1 1, 0 and 0.
   bool auto_lags() const;

@@ -104,6 +104,19 @@ void declare_train(RunConfig& c, OptionTable& t) {
         "for each NUMA node");
 }
 
+void declare_exchange(RunConfig& c, OptionTable& t) {
+  t.add("exchange", c.parallel.exchange, {"auto", "flat", "halo", "rounds"}, kRunOnly,
+        "how devices send each other rows of experts: flat: receiver by receiver; rounds: each "
+        "sends to one other at a time, and takes from one, so that none waits for another's "
+        "receiver (Aurora); halo: between processes in one message to each device's counterpart, "
+        "which passes them on (Piper); auto: flat; a plan of a cluster may name another");
+  t.add("network_gb_s", c.parallel.network_gb_s, kRunOnly,
+        "rates of the processes' network cards where they differ, a number for each process; only "
+        "their ratios count: rounds then take as long for each pair, and a fast card has several "
+        "slow partners at a time; none: all are equally fast",
+        "GB/s");
+}
+
 void declare_sharing(RunConfig& c, OptionTable& t) {
   t.add(
       "shares", c.parallel.shares, {"speed", "uniform", "measured"}, kRunOnly,
@@ -170,11 +183,7 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "of stages: gpipe: a stage takes all train.chunks forward, then all backward; 1f1b: one "
         "forward, one backward, so that few activations wait; breadth_first: all chunks through a "
         "layer before the stage's next one, so that paged weights are read once in each phase");
-  t.add("exchange", c.parallel.exchange, {"auto", "flat", "halo", "rounds"}, kRunOnly,
-        "how devices send each other rows of experts: flat: receiver by receiver; rounds: each "
-        "sends to one other at a time, and takes from one, so that none waits for another's "
-        "receiver (Aurora); halo: between processes in one message to each device's counterpart, "
-        "which passes them on (Piper); auto: flat; a plan of a cluster may name another");
+  declare_exchange(c, t);
   declare_sharing(c, t);
   t.add("migrate_steps", c.parallel.migrate_steps, kRunOnly,
         "interval at which experts may exchange homes, where devices or processes have had unequal "

@@ -92,8 +92,8 @@ class Executor {
 
   // Compute, with several devices what leaves and what arrives, and with several stages what
   // arrives from others; the optimizer's stream comes on top, once.
-  static constexpr int streams_per_device(int devices, int stages) {
-    return stages > 1 ? kLanesOfStages : devices > 1 ? kLanesOfOneStage : 1;
+  static constexpr int streams_per_device(int devices, int stages, int in_lanes) {
+    return (stages > 1 ? kLanesOfStages : devices > 1 ? kLanesOfOneStage : 1) + in_lanes - 1;
   }
   // With several ranks, on the host: for weights that arrive or leave, and for routing.
   static constexpr int kStreamsOfRanks = 3;

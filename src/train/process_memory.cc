@@ -134,9 +134,10 @@ int session_threads(const SessionOptions& options) {
   if (several) threads += Executor::kStreamsOfRanks;
   for (const DeviceSetup& device : options.own_setups()) {
     // The workers of a pool are beside the stream that calls it.
-    threads += device.threads - 1 +
-               Executor::streams_per_device(options.num_devices(), options.stages) +
-               Pager::kStreamsPerDevice;
+    threads +=
+        device.threads - 1 +
+        Executor::streams_per_device(options.num_devices(), options.stages, options.in_lanes()) +
+        Pager::kStreamsPerDevice;
   }
   // Where GPUs are no peers, each pair has a stream for what goes through the host.
   if (!options.gpus.empty()) threads += devices * (devices - 1);

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/number_text.h"
+#include "config/network_config.h"
 #include "plan/step/zebra_actions.h"
 
 namespace pagoda {
@@ -39,6 +40,7 @@ RunSetup run_setup(const RunConfig& config) {
     setup.devices.push_back({config.threads_of(device), device.throttle, device.text()});
   }
   setup.exchange = config.exchange();
+  setup.card_rates = config.network_rates();
   setup.shares = config.parallel.shares;
   setup.stages = config.stages();
   setup.pipeline_order = config.parallel.order;
@@ -60,6 +62,7 @@ RunSetup run_setup(const RunConfig& config) {
 
 Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup) {
   if (ranks.alone()) return Status();
+  RETURN_IF_ERROR(check_network_ranks(setup.card_rates, ranks.size()));
   std::string own = setup.size.on_gpu ? "1 " : "0 ";
   for (const DeviceSetup& device : setup.devices) {
     own += strf("%d ", device.threads) + device.name + "\n";
@@ -456,6 +459,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   if (away && setup.seats_by_step && shape.expert_parts == 1) shape.seat_speeds = speeds;
   if (away) shape.sharing = sharing_of(shape, setup);
   shape.exchange = setup.exchange;
+  if (!shape.device_rank.empty()) shape.card_rates = setup.card_rates;
   shape.options = setup.plan;
   // On GPUs a library multiplies rows, which must lie behind one another. Padding has no place.
   shape.in_place = setup.plan.in_place && !size.on_gpu && !setup.plan.padded_experts;

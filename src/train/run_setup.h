@@ -39,6 +39,7 @@ struct RunSetup {
   PlanOptions plan;
   double pinned_share = 0;    // RunShape's
   ExchangeOrder exchange = ExchangeOrder::kFlat;  // RunShape's
+  std::vector<double> card_rates = {};            // RunShape's; of no account for one rank
   ShareKind shares = ShareKind::kSpeed;
   bool zebra = false;  // RunShape's, and lags
   Lags lags = {};
@@ -60,6 +61,10 @@ struct RunSetup {
   std::vector<int> sequence_microbatch = {};
 
   int num_devices() const { return static_cast<int>(devices.size()); }
+  // RunShape's, of `rank`.
+  int in_lanes() const {
+    return devices.back().rank > 0 ? lanes_of_card(exchange, card_rates, rank) : 1;
+  }
   // Those of `rank`. What is said of each device, as budgets, is said of these.
   DeviceRange own_devices() const;
   std::span<const DeviceSetup> own_setups() const {
@@ -100,7 +105,8 @@ Status check_ranks(const ModelShape& model, const RunSetup& setup);
 RunSetup run_setup(const RunConfig& config);
 
 // Makes of the setup of a rank that of all: their devices, in the order of the ranks. All ranks
-// call it together. kUsage if some compute on GPUs and others do not, or with too many devices.
+// call it together. kUsage if some compute on GPUs and others do not, with too many devices, or
+// with network cards of another number of ranks.
 Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup);
 
 // A stage has as many layers as its devices have time for, by the speeds that these are listed

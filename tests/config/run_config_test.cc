@@ -107,6 +107,7 @@ const std::vector<std::string> kHarmless = {"model.path",
                                             "parallel.copies",
                                             "parallel.order",
                                             "parallel.exchange",
+                                            "parallel.network_gb_s",
                                             "parallel.shares",
                                             "parallel.place",
                                             "parallel.sharing",
@@ -287,6 +288,21 @@ TEST(RunConfig, SharingByDataNeedsShardsOfExperts) {
   const Status status = config.validate_for_training();
   EXPECT_EQ(status.code(), Exit::kUsage);
   EXPECT_NE(status.message().find("2 at least"), std::string::npos) << status.message();
+}
+
+TEST(RunConfig, NetworkCardsAreRates) {
+  RunConfig config = complete_config();
+  EXPECT_TRUE(config.network_rates().empty());
+  config.parallel.network_gb_s = {"12.5", "1e2", "40"};
+  EXPECT_TRUE(config.validate_for_training().ok());
+  EXPECT_EQ(config.network_rates(), (std::vector<double>{12.5, 100, 40}));
+  for (const char* text : {"0", "-1", "fast", "", "1e9", "nan", "inf"}) {
+    config.parallel.network_gb_s = {"1", text};
+    const Status status = config.validate_for_training();
+    EXPECT_EQ(status.code(), Exit::kUsage) << text;
+    EXPECT_NE(status.message().find("a rate for each process"), std::string::npos)
+        << status.message();
+  }
 }
 
 TEST(RunConfig, HiddenSharesDetermineBits) {

@@ -183,6 +183,7 @@ TEST_F(RanksTest, StagesOfProcesses) {
     const char* exchange = "auto";
     const char* layout = "pipeline";
     const char* copies = "1";
+    std::vector<const char*> cards = {};  // of the processes
   };
   const Mesh meshes[] = {
       {"two", 2, 2, "1f1b", "cpu", 6},
@@ -195,6 +196,7 @@ TEST_F(RanksTest, StagesOfProcesses) {
       {"single", 1, 2, "1f1b", "cpu*4", 6},
       {"rounds", 2, 1, "1f1b", "cpu*2", 6, "rounds"},
       {"halo", 2, 1, "1f1b", "cpu*2", 6, "halo"},
+      {"cards", 3, 1, "1f1b", "cpu", 6, "rounds", "zebra", "1", {"10", "10", "20"}},
       {"many", 4, 2, "gpipe", "cpu", 2},
       {"many", 1, 3, "breadth_first", "cpu*3", 3},
       {"many", 3, 1, "1f1b", "cpu", 4},
@@ -223,7 +225,10 @@ TEST_F(RanksTest, StagesOfProcesses) {
     flags["parallel.order"] = mesh.order;
     flags["parallel.exchange"] = mesh.exchange;
     flags["train.devices"] = mesh.devices;
-    const Words words = train(flags, newest == mesh.folder ? Words{"--resume"} : Words());
+    if (!mesh.cards.empty()) flags["parallel.attention_devices"] = "2";
+    Words words = train(flags, newest == mesh.folder ? Words{"--resume"} : Words());
+    for (const char* rate : mesh.cards)
+      words.insert(words.end(), {"--parallel.network_gb_s", rate});
     const ProcessResult result = mesh.processes == 1 ? run(words) : mpirun(mesh.processes, words);
     newest = mesh.folder;
     ASSERT_EQ(result.code, 0) << result.err;

@@ -1,7 +1,8 @@
 // The root promise over ranks: a run file has one hash, on however many ranks and devices it begins
 // and goes on, with budgets of which some page and some do not, with transfers that are late,
-// whether rows travel to experts or experts' weights to rows, in each exchange of rows, whether
-// experts read rows in place or copies, and whether homes of experts stay or move behind each step.
+// whether rows travel to experts or experts' weights to rows, in each exchange of rows (in rounds,
+// with network cards of unequal rates), whether experts read rows in place or copies, and whether
+// homes of experts stay or move behind each step.
 // Rows have every pair of these; started with --full-product, the program runs every combination.
 #include <gtest/gtest.h>
 
@@ -148,6 +149,13 @@ struct LegKind {
   bool moves = false;
 };
 
+// Network cards of so many ranks, of unequal rates.
+std::vector<std::string> cards(int ranks) {
+  std::vector<std::string> rates;
+  for (int r = 0; r < ranks; ++r) rates.push_back(r % 2 == 0 ? "10" : "27.5");
+  return rates;
+}
+
 void expect_rows(const LegOutcome& outcome, const LegKind& kind) {
   int64_t in_place = 0, copied = 0;
   for (const Executor::RowBytes& bytes : outcome.row_bytes) {
@@ -165,8 +173,9 @@ void expect_rows(const LegOutcome& outcome, const LegKind& kind) {
 void run_leg(RankedTrainers& run, RunLeg leg, const LegKind& kind) {
   SkewedLeg skewed;
   if (kind.moves) skewed.configure(leg);
-  leg.configure = [kind](RunConfig& config, int) {
+  leg.configure = [kind, ranks = leg.ranks](RunConfig& config, int) {
     config.parallel.exchange = kind.exchange;
+    if (kind.exchange == ExchangeSetting::kRounds) config.parallel.network_gb_s = cards(ranks);
     config.parallel.sharing = kind.sharing;
     config.parallel.migrate_steps = kind.moves ? 1 : 0;
     config.plan.in_place = kind.in_place;
@@ -257,6 +266,52 @@ TEST(RanksPromise, WeightsOrRowsInEachExchange) {
       EXPECT_LT(bytes(Sharing::kAuto), bytes(Sharing::kData));
     }
   }
+}
+
+// In zebra on three ranks two attend, and the third has all experts. Where its network card is as
+// fast as both others together, it waits for rows of both at a time; else for one behind the other.
+TEST(RanksPromise, AFastCardTakesRowsOfSeveralAtATime) {
+  const Watchdog watchdog("ranks", std::chrono::seconds(300));
+  RankedTrainers run(ClipKind::kGlobal, kSteps, [](RunConfig& config) { config.train.chunks = 2; });
+  const auto together = [&](ExchangeSetting exchange, const std::vector<std::string>& rates) {
+    SCOPED_TRACE(testing::Message()
+                 << "exchange " << static_cast<int>(exchange) << ", " << rates.size() << " rates");
+    run.begin();
+    RunLeg leg{3, 1};
+    leg.until = kSteps;
+    leg.configure = [&](RunConfig& config, int) {
+      config.parallel.layout = LayoutKind::kZebra;
+      config.parallel.attention_devices = 2;
+      config.parallel.offloaded = {"0"};
+      config.parallel.exchange = exchange;
+      config.parallel.network_gb_s = rates;
+    };
+    const LegOutcome outcome = run.run(leg);
+    expect_ok(outcome);
+    EXPECT_EQ(run.sha256(), run.expected());
+    EXPECT_GT(outcome.arrived.rows, 0);
+    return outcome.arrived.together;
+  };
+  EXPECT_EQ(together(ExchangeSetting::kRounds, {"10", "10", "20"}), 2);
+  EXPECT_EQ(together(ExchangeSetting::kRounds, {"10", "10", "10"}), 1);
+  EXPECT_EQ(together(ExchangeSetting::kRounds, {}), 1);
+  EXPECT_EQ(together(ExchangeSetting::kFlat, {"10", "10", "20"}), 1);
+}
+
+TEST(RanksPromise, NetworkCardsAreOfAllRanks) {
+  RankedTrainers run(ClipKind::kGlobal, kSteps);
+  RunLeg leg{3, 1};
+  leg.until = kSteps;
+  leg.configure = [](RunConfig& config, int) { config.parallel.network_gb_s = {"10", "20"}; };
+  expect_all_ended(run.run(leg), Exit::kUsage,
+                   "parallel.network_gb_s has 2 numbers, and there are 3 ranks");
+  // One process sends nothing by a network.
+  leg = {1, 2};
+  leg.until = kSteps;
+  leg.configure = [](RunConfig& config, int) { config.parallel.network_gb_s = {"10", "20"}; };
+  run.begin();
+  expect_ok(run.run(leg));
+  EXPECT_EQ(run.sha256(), run.expected());
 }
 
 TEST(RanksPromise, OneHash) {

@@ -1,11 +1,11 @@
 // The root promise over meshes of stages, devices and ranks: a run file's chunks and shards have
 // one hash on however many stages of however many devices, all alike or in zebra some that attend
 // and others with the experts, in one copy or two, as one process or as ranks, in each order and
-// exchange, with budgets of which some page and some do not, with transfers that are late, and
-// resumed on the same mesh, on another number of stages, or on other ranks. What a run exports at
-// its end has the weights of one device's export, and its loss on held-out text. Rows have every
-// pair of these; started with
-// --full-product, the program runs every combination.
+// exchange (in rounds, with network cards of unequal rates), with budgets of which some page and
+// some do not, with transfers that are late, and resumed on the same mesh, on another number of
+// stages, or on other ranks. What a run exports at its end has the weights of one device's export,
+// and its loss on held-out text. Rows have every pair of these; started with --full-product, the
+// program runs every combination.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -212,6 +212,9 @@ void run_leg(Runs& runs, const Mesh& mesh, RunLeg leg, int budget) {
     config.parallel.copies = mesh.copies;
     config.parallel.order = static_cast<PipelineOrder>(mesh.order);
     config.parallel.exchange = kExchanges[mesh.exchange];
+    for (int r = 0; r < leg.ranks && leg.ranks > 1 && mesh.exchange == 1; ++r) {
+      config.parallel.network_gb_s.push_back(r % 2 == 0 ? "10" : "27.5");
+    }
   };
   const LegOutcome outcome = runs.go(leg);
   for (const Status& status : outcome.statuses) ASSERT_TRUE(status.ok()) << status.message();

@@ -68,6 +68,9 @@ class RankThreads::Hub {
     half.about = transfer.about;
     half.done = done;
     half.wanted = true;
+    if (transfer.rows > 0) {
+      arrived_.together = std::max(arrived_.together, ++awaited_[transfer.to]);
+    }
     changed_.notify_all();
   }
   void give_up(int rank, const Status& why, int by) {
@@ -155,6 +158,7 @@ class RankThreads::Hub {
     if (comes) {
       CHECK(std::ssize(half.bytes) == half.expected, "a transfer is not received as it was sent");
       std::memcpy(half.target, half.bytes.data(), half.bytes.size());
+      if (half.rows > 0) --awaited_[std::get<1>(of)];
       arrived_.rows += half.rows;
       (half.rows == 0 ? arrived_.other_bytes : arrived_.row_bytes) += half.expected;
       // "receive page L3 E5" or "receive L3 E5"
@@ -201,6 +205,7 @@ class RankThreads::Hub {
   std::condition_variable changed_;
   std::mt19937_64 random_;
   std::map<RankTransfer, Half> halves_;         // sent or wanted, and not over
+  std::map<int, int64_t> awaited_;              // [endpoint] transfers of rows
   std::vector<std::optional<Ended>> given_up_;  // [rank]
   std::set<RankTransfer> sent_;
   Arrived arrived_;

@@ -46,6 +46,7 @@ class RankThreads {
   struct Arrived {
     int64_t rows = 0, row_bytes = 0, other_bytes = 0;
     int64_t guest_weights = 0, guest_sums = 0;
+    int64_t together = 0;  // the most transfers of rows that a device waited for at a time
   };
   Arrived arrived() const;
 
