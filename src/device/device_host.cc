@@ -13,6 +13,7 @@
 #include "device/device.h"
 #include "device/device_turn.h"
 #include "device/past_cache.h"
+#include "device/sleep_debt.h"
 
 namespace pagoda {
 namespace {
@@ -35,28 +36,36 @@ std::byte* map_aligned(int64_t bytes, int64_t alignment) {
   return aligned;
 }
 
-// Makes work take a multiple of its processor time, which does not depend on who else uses the
-// cores. It sleeps behind pieces of work, not between them: a piece finds the caches as the one
-// before has left them, and not as whoever had the core meanwhile. One thread.
+// Makes work take a multiple of its processor time. It sleeps behind pieces of work, not between
+// them: a piece finds the caches as the one before has left them, and not as whoever had the core
+// meanwhile. What is between pieces that follow one another is work, too. One thread.
 class SleepingThrottle {
  public:
   void run(const std::function<void()>& work, double slowness) {
-    const int64_t begin_us = thread_cpu_us();
+    if (!at_work_) seen_ = Moment::now();
+    at_work_ = true;
     work();
-    owed_us_ += (slowness - 1) * static_cast<double>(thread_cpu_us() - begin_us);
+    const Moment before = std::exchange(seen_, Moment::now());
+    debt_.add_work(slowness, seen_.wall_us - before.wall_us, seen_.cpu_us - before.cpu_us);
   }
-  bool owes() const { return owed_us_ >= kLeastSleepUs; }
-  // Sleeps for what the work so far did not take.
+  bool at_work() const { return at_work_; }
+  // The work is over for now.
   void sleep() {
-    if (!owes()) return;
+    at_work_ = false;
+    if (debt_.due_us() == 0) return;
     const int64_t asleep_us = monotonic_us();
-    std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int64_t>(owed_us_)));
-    owed_us_ -= static_cast<double>(monotonic_us() - asleep_us);
+    std::this_thread::sleep_for(std::chrono::microseconds(debt_.due_us()));
+    debt_.add_sleep(monotonic_us() - asleep_us);
   }
 
  private:
-  static constexpr double kLeastSleepUs = 200;  // a sleep ends some 60 us late
-  double owed_us_ = 0;                          // below 0: it slept too long
+  struct Moment {
+    int64_t wall_us = 0, cpu_us = 0;
+    static Moment now() { return {monotonic_us(), thread_cpu_us()}; }
+  };
+  SleepDebt debt_;
+  bool at_work_ = false;
+  Moment seen_;  // what the thread did until then is counted
 };
 
 class HostStream final : public Stream {
@@ -182,7 +191,7 @@ class HostStream final : public Stream {
       }
       next.work = nullptr;  // captured owners go before the next wait
       lock.lock();
-      if (queue_.empty() && throttle_.owes()) {
+      if (queue_.empty() && throttle_.at_work()) {
         lock.unlock();
         throttle_.sleep();
         lock.lock();

@@ -14,6 +14,7 @@
 
 #include "base/bytes.h"
 #include "device/past_cache.h"
+#include "device/sleep_debt.h"
 #include "tests/testing/watchdog.h"
 
 namespace pagoda {
@@ -270,22 +271,68 @@ TEST(Stream, MeasuresHowLongItWaited) {
   EXPECT_GT(stream->time().all_waits_us(), 0);
 }
 
+// Keeps a processor busy, and returns for how long.
+int64_t work_for(int64_t us) {
+  const int64_t begin_us = thread_cpu_us();
+  while (thread_cpu_us() - begin_us < us) {
+  }
+  return thread_cpu_us() - begin_us;
+}
+
 // A slowed piece of work takes at least its factor times the processor time it took, but for the
-// sleep that is too short to be worth it; what is not slowed sleeps not at all.
+// sleep that is too short to be worth it. Being idle before is no sleep.
 TEST(Stream, SleepsWhereItIsSlowed) {
   constexpr int64_t kFactor = 20, kLeastSleepUs = 200;
   auto stream = make_stream("slow");
   int64_t cpu_us = 0;
-  const auto work = [&] {
-    const int64_t begin_us = thread_cpu_us();
-    while (thread_cpu_us() - begin_us < 2000) {
-    }
-    cpu_us = thread_cpu_us() - begin_us;
-  };
   stream->slow_down(kFactor);
-  stream->enqueue(work);
+  stream->enqueue([] {});  // too little to sleep for
+  sleep_us(100000);
+  stream->enqueue([&] { cpu_us = work_for(2000); });
   stream->synchronize();
   EXPECT_GE(stream->time().busy_us, kFactor * cpu_us - kLeastSleepUs);
+}
+
+// 100 us of work that should take 8 times as long leave 700 us, and sleeps that end late leave less
+// behind the next work.
+TEST(SleepDebt, IsWhatIsLeftOfTheTimeThatWorkShouldTake) {
+  SleepDebt debt;
+  EXPECT_EQ(debt.due_us(), 0);
+  debt.add_work(8, 100, 100);
+  EXPECT_EQ(debt.due_us(), 700);
+  debt.add_sleep(760);
+  EXPECT_EQ(debt.due_us(), 0);
+  debt.add_work(8, 100, 100);
+  EXPECT_EQ(debt.due_us(), 640);
+  debt.add_work(24, 10, 10);
+  EXPECT_EQ(debt.due_us(), 640 + 230);
+}
+
+// Work that waited 500 us for a core took 600 us of its 800 us.
+TEST(SleepDebt, TimeWithoutACoreIsSlept) {
+  SleepDebt debt;
+  debt.add_work(8, 600, 100);
+  EXPECT_EQ(debt.due_us(), 200);
+  debt.add_work(8, 1000, 100);
+  EXPECT_EQ(debt.due_us(), 0);
+  debt.add_work(8, 100, 100);
+  EXPECT_EQ(debt.due_us(), 700);
+}
+
+// A thread that had no core for a second makes up for 20 ms.
+TEST(SleepDebt, DoesNotMakeUpForLongDelays) {
+  SleepDebt debt;
+  debt.add_work(8, 1000000, 100);
+  debt.add_work(8, 3000, 3000);
+  EXPECT_EQ(debt.due_us(), 1000);
+}
+
+TEST(SleepDebt, TooLittleWaitsForMore) {
+  SleepDebt debt;
+  debt.add_work(8, 20, 20);
+  EXPECT_EQ(debt.due_us(), 0);
+  debt.add_work(8, 20, 20);
+  EXPECT_EQ(debt.due_us(), 280);
 }
 
 // How often the calling thread has slept or waited so far.
@@ -303,12 +350,10 @@ TEST(Stream, SleepsBehindAllSlowedWork) {
   seen.reserve(kPieces + 1);
   Event gate = Event::make();
   stream->wait(gate);
-  stream->slow_down(20);
+  stream->slow_down(200);
   for (int i = 0; i < kPieces; ++i) {
     stream->enqueue([&seen] {
-      const int64_t begin_us = thread_cpu_us();
-      while (thread_cpu_us() - begin_us < 1000) {
-      }
+      work_for(100);
       seen.push_back(pauses());
     });
   }
