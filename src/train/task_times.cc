@@ -11,7 +11,7 @@ struct TaskTimes::Running {
   bool computes = false;  // on the device's main stream
   int64_t rows = 0;
   Phase phase = Phase::kForward;
-  int64_t start_us = 0, start_cpu_us = 0;
+  int64_t start_us = 0, start_cpu_us = 0, start_own_us = 0;
 };
 
 void TaskTimes::begin(const Task& task, int64_t tasks, Stream& s) {
@@ -22,6 +22,7 @@ void TaskTimes::begin(const Task& task, int64_t tasks, Stream& s) {
                                                task.rows, task.phase, 0, 0});
   s.enqueue([running = running_] {
     running->start_cpu_us = process_cpu_us();
+    running->start_own_us = thread_cpu_us();
     running->start_us = monotonic_us();
   });
 }
@@ -29,10 +30,11 @@ void TaskTimes::begin(const Task& task, int64_t tasks, Stream& s) {
 void TaskTimes::end(Stream& s) {
   s.enqueue([this, running = std::move(running_)] {
     const auto ran_us = static_cast<double>(monotonic_us() - running->start_us);
+    const auto own_us = static_cast<double>(thread_cpu_us() - running->start_own_us);
     const auto cpu_us = static_cast<double>(process_cpu_us() - running->start_cpu_us);
     std::lock_guard lock(mutex_);
     samples_[static_cast<size_t>(running->kind)].push_back(
-        {running->units, 1e-6 * ran_us, 1e-6 * cpu_us, running->tasks});
+        {running->units, 1e-6 * ran_us, 1e-6 * cpu_us, running->tasks, 1e-6 * own_us});
     sample_device_[static_cast<size_t>(running->kind)].push_back(running->device);
     if (!running->computes) return;
     OfDevice& device = devices_[static_cast<size_t>(running->device)];

@@ -390,6 +390,34 @@ TEST_P(DiskPagesTest, MovesEveryPageInBothWays) {
   EXPECT_EQ(left.value(), std::vector<std::string>());
 }
 
+void add(TaskKind kind, int times, double seconds, double own_s, DeviceTasks& tasks) {
+  for (int i = 0; i < times; ++i) {
+    tasks.samples[static_cast<size_t>(kind)].push_back({.seconds = seconds, .own_s = own_s});
+  }
+}
+
+// Attention takes 240 ms and 10 ms of a processor, experts 288 ms and 36 ms for 60 rows.
+TEST(RunProfileTest, FindsHowSlowADeviceIs) {
+  DeviceTasks device;
+  device.microbatches = 2;
+  device.expert_rows = 60;
+  add(TaskKind::kAttention, 2, 0.08, 0.003, device);
+  add(TaskKind::kAttentionBackward, 2, 0.16, 0.007, device);
+  add(TaskKind::kExpert, 3, 0.032, 0.005, device);
+  add(TaskKind::kExpertBackward, 3, 0.064, 0.007, device);
+  add(TaskKind::kReceive, 6, 0.001, 0.001, device);
+  add(TaskKind::kHead, 4, 5, 5, device);  // is neither
+  const RunProfile::Device found = device_figures("cpu/8:24", device, 20);
+  EXPECT_EQ(found.name, "cpu/8:24");
+  EXPECT_DOUBLE_EQ(found.attention_s, 0.24);
+  EXPECT_DOUBLE_EQ(found.experts_s, 0.288 / 60 * 20);
+  EXPECT_DOUBLE_EQ(found.exchange_s, 0.003);
+  EXPECT_NEAR(found.attention_slowness, 24, 1e-9);
+  EXPECT_NEAR(found.experts_slowness, 8, 1e-9);
+  device.expert_rows = 0;
+  EXPECT_EQ(device_figures("", device, 20).experts_slowness, 1) << "of no experts";
+}
+
 // Without zebra nothing counts experts.
 TEST(RunProfileTest, SaysHowManyExpertsAreKeptIfTheyWereCounted) {
   RunProfile found;

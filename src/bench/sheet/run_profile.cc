@@ -24,7 +24,7 @@ namespace pagoda {
 namespace {
 
 constexpr double kProfileRate = 1e-5;
-constexpr int64_t kMicrobatches = 2;  // of a step here
+constexpr int64_t kMicrobatches = 2;  // of a device in a step here
 
 // The first layers, up to two with experts; so many experts that a row block each is seldom full.
 ModelConfig first_layers(ModelConfig model) {
@@ -43,11 +43,10 @@ ModelConfig first_layers(ModelConfig model) {
   return model;
 }
 
-// A run on some devices, as they are or not.
 class ProfiledRun {
  public:
   ProfiledRun(const RunConfig& config, std::vector<DeviceSetup> devices, const ModelConfig& model,
-              const std::string& directory, const std::string& file_name)
+              const std::string& directory)
       : model_(model) {
     RunConfig equal = config;
     equal.train.devices.clear();
@@ -65,7 +64,6 @@ class ProfiledRun {
     equal.memory.disk = {directory};
     options_ = session_options(equal);
     options_.devices = std::move(devices);
-    options_.file_name = file_name;
     options_.device_bytes = options_.host_bytes = kRoomForAll;
   }
 
@@ -102,50 +100,21 @@ class ProfiledRun {
     session_->remove_files();
   }
 
-  MeasuredCosts costs(int device) const {
-    MeasuredCosts costs;
-    for (size_t kind = 0; kind < costs.size(); ++kind) {
-      const std::vector<CostSample> samples = times_->of(static_cast<TaskKind>(kind), device);
-      if (!samples.empty()) costs[kind] = fit_cost(samples, 1);
+  DeviceTasks tasks(int device) const {
+    DeviceTasks tasks;
+    for (size_t kind = 0; kind < tasks.samples.size(); ++kind) {
+      tasks.samples[kind] = times_->of(static_cast<TaskKind>(kind), device);
     }
-    // One device alone exchanges no rows; those of others would take the same copies.
-    for (const TaskKind kind :
-         {TaskKind::kPlaceRows, TaskKind::kPackRows, TaskKind::kTakeParcel}) {
-      std::optional<Cost>& cost = costs[static_cast<size_t>(kind)];
-      if (!cost) cost = costs[static_cast<size_t>(TaskKind::kDispatch)];
-    }
-    return costs;
+    tasks.microbatches = kMicrobatches * session_->config().num_moe_layers() * steps_;
+    tasks.expert_rows = times_->devices()[static_cast<size_t>(device)].expert_rows;
+    return tasks;
   }
-
-  // Seconds of a microbatch in one layer with experts.
-  double attention_s(int device) const {
-    using enum TaskKind;
-    return seconds(
-        device, {kAttention, kRoute, kResidual, kRouteReplay, kRouteBackward, kAttentionBackward});
-  }
-  double exchange_s(int device) const {
-    using enum TaskKind;
-    return seconds(device, {kPackRows, kReceive, kPlaceRows});
-  }
-  // Experts of this random model are not equally busy, so by the rows that the device had.
-  double experts_s(int device) const {
-    const TaskTimes::OfDevice& of = times_->devices()[static_cast<size_t>(device)];
-    const int64_t rows = options_.size.microbatch_tokens * session_->config().experts_per_token;
-    return of.expert_rows == 0
-               ? 0
-               : of.experts_s / static_cast<double>(of.expert_rows) * static_cast<double>(rows);
+  // A microbatch in a layer has so many rows of experts.
+  int64_t rows() const {
+    return options_.size.microbatch_tokens * session_->config().experts_per_token;
   }
 
  private:
-  double seconds(int device, std::initializer_list<TaskKind> kinds) const {
-    double sum = 0;
-    for (const TaskKind kind : kinds) {
-      for (const CostSample& sample : times_->of(kind, device)) sum += sample.seconds;
-    }
-    const int64_t layers = session_->config().num_moe_layers();
-    return sum / static_cast<double>(layers * steps_ * kMicrobatches);
-  }
-
   ModelConfig model_;
   SessionOptions options_;
   std::unique_ptr<Session> session_;
@@ -156,25 +125,48 @@ class ProfiledRun {
   std::mt19937 random_{7};
 };
 
-RunProfile::Device figures(const std::string& name, const ProfiledRun& run, int device,
-                           const ProfiledRun& core) {
-  const double attention_s = run.attention_s(device), experts_s = run.experts_s(device);
-  return {name,
-          attention_s,
-          experts_s,
-          run.exchange_s(device),
-          attention_s / core.attention_s(0),
-          experts_s / core.experts_s(0)};
+MeasuredCosts costs_of(const DeviceTasks& tasks) {
+  MeasuredCosts costs;
+  for (size_t kind = 0; kind < costs.size(); ++kind) {
+    if (!tasks.samples[kind].empty()) costs[kind] = fit_cost(tasks.samples[kind], 1);
+  }
+  // One device alone exchanges no rows; those of others would take the same copies.
+  for (const TaskKind kind : {TaskKind::kPlaceRows, TaskKind::kPackRows, TaskKind::kTakeParcel}) {
+    std::optional<Cost>& cost = costs[static_cast<size_t>(kind)];
+    if (!cost) cost = costs[static_cast<size_t>(TaskKind::kDispatch)];
+  }
+  return costs;
 }
 
-// The two take turns.
-Status measure(ProfiledRun& run, ProfiledRun& core, Storage* storage, int rounds) {
+// A kind of time of all tasks of some kinds.
+double sum_of(double CostSample::*time, const DeviceTasks& tasks,
+              std::initializer_list<TaskKind> kinds) {
+  double sum = 0;
+  for (const TaskKind kind : kinds) {
+    for (const CostSample& sample : tasks.samples[static_cast<size_t>(kind)]) sum += sample.*time;
+  }
+  return sum;
+}
+
+// The same of a microbatch in a layer with experts.
+double attention_s(double CostSample::*time, const DeviceTasks& tasks) {
+  using enum TaskKind;
+  return sum_of(time, tasks,
+                {kAttention, kRoute, kResidual, kRouteReplay, kRouteBackward, kAttentionBackward}) /
+         static_cast<double>(tasks.microbatches);
+}
+// Experts of this random model are not equally busy, so by the rows that the device had.
+double experts_s(double CostSample::*time, const DeviceTasks& tasks, int64_t rows) {
+  if (tasks.expert_rows == 0) return 0;
+  return sum_of(time, tasks, {TaskKind::kExpert, TaskKind::kExpertBackward}) /
+         static_cast<double>(tasks.expert_rows) * static_cast<double>(rows);
+}
+
+Status measure(ProfiledRun& run, Storage* storage, int rounds) {
   RETURN_IF_ERROR(run.open(storage));
-  RETURN_IF_ERROR(core.open(storage));
   for (int round = 0; round < rounds; ++round) {
     set_status_line(strf("bench machine: round %d of %d", round + 1, rounds));
     RETURN_IF_ERROR(run.step());
-    RETURN_IF_ERROR(core.step());
   }
   set_status_line("");
   return Status();
@@ -192,6 +184,21 @@ std::vector<DeviceSetup> different(const RunConfig& config) {
 }
 
 }  // namespace
+
+RunProfile::Device device_figures(const std::string& name, const DeviceTasks& device,
+                                  int64_t rows) {
+  using enum TaskKind;
+  RunProfile::Device found{.name = name};
+  found.attention_s = attention_s(&CostSample::seconds, device);
+  found.experts_s = experts_s(&CostSample::seconds, device, rows);
+  found.exchange_s = sum_of(&CostSample::seconds, device, {kPackRows, kReceive, kPlaceRows}) /
+                     static_cast<double>(device.microbatches);
+  found.attention_slowness = found.attention_s / attention_s(&CostSample::own_s, device);
+  if (found.experts_s > 0) {
+    found.experts_slowness = found.experts_s / experts_s(&CostSample::own_s, device, rows);
+  }
+  return found;
+}
 
 Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
                                const std::string& directory, int rounds) {
@@ -212,19 +219,18 @@ Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
   RETURN_IF_ERROR(scratch.create());
   const ModelConfig first = first_layers(model.config);
   const std::vector<DeviceSetup> setups = different(config);
-  ProfiledRun run(config, setups, first, scratch.path(), "devices");
-  ProfiledRun core(config, {DeviceSetup{.name = "cpu"}}, first, scratch.path(), "core");
-  const Status status = measure(run, core, storage.get(), rounds);
+  ProfiledRun run(config, setups, first, scratch.path());
+  const Status status = measure(run, storage.get(), rounds);
   RunProfile found;
   found.profile.model =
       profile_key(model.shape, config.train.micro_batch_tokens, config.data.sequence_len);
   for (int d = 0; status.ok() && d < static_cast<int>(setups.size()); ++d) {
     const std::string& name = setups[static_cast<size_t>(d)].name;
-    add_device(name, run.costs(d), found.profile);
-    found.devices.push_back(figures(name, run, d, core));
+    const DeviceTasks tasks = run.tasks(d);
+    add_device(name, costs_of(tasks), found.profile);
+    found.devices.push_back(device_figures(name, tasks, run.rows()));
   }
   run.close();
-  core.close();
   RETURN_IF_ERROR(status);
   RunConfig zebra = config;
   if (config.parallel.layout == LayoutKind::kAuto) zebra.parallel.layout = LayoutKind::kZebra;
@@ -245,8 +251,8 @@ std::vector<std::string> RunProfile::lines() const {
     return most;
   };
   std::vector<std::string> lines = {
-      "a microbatch in a layer, forward and backward: its time, as a multiple of what one core at "
-      "full speed takes, and the slowest device's time over it (HeterMoE's Figure 2)",
+      "a microbatch in a layer, forward and backward: its time, as a multiple of the processor "
+      "time of its work, and the slowest device's time over it (HeterMoE's Figure 2)",
       "device            attention ms  experts ms  exchange ms   attention  experts   attention  "
       "experts"};
   for (const Device& d : devices) {

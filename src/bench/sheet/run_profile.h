@@ -5,10 +5,12 @@
 // experts that fit at least and at most are those of the memory plan (plan/memory/memory_plan.h).
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
 #include "config/run_config.h"
+#include "plan/machine/machine_profile.h"
 #include "plan/machine/machine_sheet.h"
 
 namespace pagoda {
@@ -21,8 +23,9 @@ struct RunProfile {
   struct Device {
     std::string name;
     double attention_s = 0, experts_s = 0, exchange_s = 0;
-    // How many times as long it took as one core that is not slowed, by kind of work. These are
-    // what "cpu/8:24" asks for: experts 8, attention 24.
+    // How many times the processor time of the device's thread it took, by kind of work. These are
+    // what "cpu/8:24" asks for: experts 8, attention 24. (A core that does nothing else and never
+    // rests may take less for the same work, since its caches stay warm.)
     double attention_slowness = 1, experts_slowness = 1;
   };
   std::vector<Device> devices;
@@ -32,11 +35,19 @@ struct RunProfile {
   std::vector<std::string> lines() const;
 };
 
+// The tasks of one of a run's devices, in some steps.
+struct DeviceTasks {
+  std::array<std::vector<CostSample>, kTaskKinds> samples;
+  int64_t microbatches = 0;  // times layers with experts and steps
+  int64_t expert_rows = 0;   // computed forward
+};
+// `rows`: of experts, of a microbatch in a layer.
+RunProfile::Device device_figures(const std::string& name, const DeviceTasks& device, int64_t rows);
+
 // `machine`: its sheet, of whose memory the budgets are parts. `directory`: an existing folder, on
-// whose drive a scratch folder is made and removed. `rounds`: steps of the devices and of one core
-// that is not slowed, which take turns. kUsage: GPUs, which are alike and need no profile.
-// kHostMemory where two layers do not fit the machine, and the errors of read_model_sizes. Stops
-// between steps when a signal asks. REQUIRES: config.validate().
+// whose drive a scratch folder is made and removed. `rounds`: so many steps. kUsage: GPUs, which
+// are alike and need no profile. kHostMemory where two layers do not fit the machine, and the
+// errors of read_model_sizes. Stops between steps when a signal asks. REQUIRES: config.validate().
 Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
                                const std::string& directory, int rounds);
 

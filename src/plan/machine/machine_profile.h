@@ -76,6 +76,7 @@ struct CostSample {
   double seconds = 0;
   double cpu_s = 0;  // time of all processors meanwhile, if asked for
   double tasks = 1;
+  double own_s = 0;  // processor time of the thread that the task's stream is, if asked for
 };
 // Fits fixed_s and unit_s to the samples by least squares, and start_s if they are of unlike
 // numbers of tasks. None is negative: the fit is the best of those without some of the three, of
