@@ -45,6 +45,7 @@ Change with_memory(const ClusterSheet& cluster, const ClusterDemand& demand, int
 Change with_network(const ClusterSheet& cluster, const ClusterDemand& demand) {
   Change change{"twice the rate of the network", cluster, demand};
   change.cluster.network.gb_s *= 2;
+  for (MachineSheet& node : change.cluster.nodes) node.network.gb_s *= 2;
   return change;
 }
 

@@ -62,10 +62,11 @@ double seconds_between_copies(const PlannedRun& one, const ClusterSheet& part, i
   constexpr double kSumBytes = sizeof(float);
   const auto others = static_cast<double>(count - 1);
   const auto weight_bytes = static_cast<double>(shape.dtype_bytes);
-  const Cost link = WorkClock::link(part.network.gb_s, part.network.latency_us);
   double longest_s = 0;
   for (size_t r = 0; r < elements.size(); ++r) {
     const MachineSheet& node = part.nodes[r];
+    const Cost link =
+        WorkClock::link(node.network_gb_s(part.network.gb_s), part.network.latency_us);
     const WorkClock clock(node, static_cast<double>(one.sequence_len));
     // What comes over one link, to the device behind it.
     const double received = others * elements[r] / static_cast<double>(node.network_links());

@@ -67,6 +67,7 @@ struct PlannedLayout {
 
 Result<PlannedLayout> plan_layout(const ModelSizes& model, Configs configs,
                                   const ClusterSheet& cluster) {
+  for (RunConfig& config : configs) take_network_rates(cluster, config);
   ASSIGN_OR_RETURN(std::vector<PlannedRun> planned, planned_ranks(model, configs, cluster));
   const int64_t layers = model.shape.num_layers();
   const std::vector<int64_t> counts = planned.front().shape.stages.layer_counts(layers);

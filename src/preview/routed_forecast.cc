@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/si_units.h"
 #include "plan/exchange/expert_migration.h"
 #include "plan/exchange/home_moves.h"
 #include "plan/exchange/routed_traffic.h"
@@ -235,7 +236,11 @@ Status RoutedRun::time_exchanges(const RoutedStep& step) {
   std::vector<int32_t> attends;
   for (int64_t b = 0; b < shape_.microbatches; ++b)
     attends.push_back(end_of(shape_.attending(0, b)));
-  const std::vector<double> rates(static_cast<size_t>(ends), link_.bytes_per_s);
+  std::vector<double> rates(static_cast<size_t>(ends), link_.bytes_per_s);
+  for (int rank = 0; by_rank && rank < ends; ++rank) {
+    const double own_gb_s = ranks_[static_cast<size_t>(rank)].sheet->network.gb_s;
+    if (own_gb_s > 0) rates[static_cast<size_t>(rank)] = own_gb_s * kGiga;
+  }
   SendingOrder in_order(static_cast<size_t>(ends), std::vector<int>(static_cast<size_t>(ends)));
   for (std::vector<int>& receivers : in_order) std::iota(receivers.begin(), receivers.end(), 0);
   const auto row = static_cast<double>(shape_.hidden_size * shape_.dtype_bytes);

@@ -34,8 +34,8 @@ struct RoutedHomes {
 struct RoutedExchange {
   double in_order_s = 0;  // by the numbers of the receivers, as with parallel.exchange = flat
   double shortest_first_s = 0;
-  // In Aurora's rounds, which no order beats (plan/rounds/transmission_order.h), and how many a
-  // step has.
+  // In Aurora's rounds, which no order with one partner at a time beats
+  // (plan/rounds/transmission_order.h), and how many a step has.
   double rounds_s = 0;
   int64_t rounds = 0;
 };
@@ -55,7 +55,9 @@ struct RoutedForecast {
 // How fast the links are that rows and moved experts take.
 struct RoutedLink {
   Cost network;            // of a transfer between ranks, by byte; none: one rank
-  double bytes_per_s = 0;  // of the link of a device or, with several ranks, of a rank, each way
+  // The rate of the link of a device or, with several ranks, of a rank, each way. Orders of
+  // all-to-alls go by a rank's own, where its sheet has one.
+  double bytes_per_s = 0;
 };
 
 // kUsage where the trace is that of another model or other microbatches, or the run has one device,

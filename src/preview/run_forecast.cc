@@ -310,13 +310,22 @@ int64_t devices_of_nodes(const RunConfig& config, const ClusterSheet& cluster) {
   return devices_of_nodes(std::vector(cluster.nodes.size(), config), cluster);
 }
 
+void take_network_rates(const ClusterSheet& cluster, RunConfig& config) {
+  std::vector<std::string>& rates = config.parallel.network_gb_s;
+  const std::vector<double> unequal = cluster.unequal_network_gb_s();
+  if (!unequal.empty() || rates.size() != cluster.nodes.size()) rates.clear();
+  for (const double rate : unequal) rates.push_back(strf("%.6g", rate));
+}
+
 Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,
                                               std::span<const RunConfig> configs,
                                               const ClusterSheet& cluster) {
   CHECK(configs.size() == cluster.nodes.size());
   std::vector<RankSettings> ranks;
   for (size_t r = 0; r < configs.size(); ++r) {
-    ASSIGN_OR_RETURN(RankSettings settings, settings_on(configs[r], cluster.nodes[r]));
+    RunConfig config = configs[r];
+    take_network_rates(cluster, config);
+    ASSIGN_OR_RETURN(RankSettings settings, settings_on(config, cluster.nodes[r]));
     ranks.push_back(std::move(settings));
   }
   RETURN_IF_ERROR(join(ranks));

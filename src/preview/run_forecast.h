@@ -22,8 +22,8 @@ Result<PlannedRun> planned_run(const ModelSizes& model, const RunConfig& config,
 // The parts of a run that has a process on each node of a cluster, as `train` makes it under a
 // launcher. configs: [rank] its settings. kUsage also: nodes with GPUs and nodes without, more
 // ranks than records or devices than a run may have. GPUs are equally fast, but with
-// parallel.shares = measured, of which they have the shares that their sheets' rates say. REQUIRES:
-// a configuration for each node.
+// parallel.shares = measured, of which they have the shares that their sheets' rates say. Network
+// cards are as fast as take_network_rates() has them. REQUIRES: a configuration for each node.
 Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,
                                               std::span<const RunConfig> configs,
                                               const ClusterSheet& cluster);
@@ -32,6 +32,10 @@ Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,
 // settings of their own (configs: [rank]), and where all have the same.
 int64_t devices_of_nodes(std::span<const RunConfig> configs, const ClusterSheet& cluster);
 int64_t devices_of_nodes(const RunConfig& config, const ClusterSheet& cluster);
+
+// Sets parallel.network_gb_s to the rates of the cluster's nodes, where these differ. Else the
+// run's own stay if there are as many as nodes.
+void take_network_rates(const ClusterSheet& cluster, RunConfig& config);
 
 struct RunForecast {
   ParameterCount parameters;

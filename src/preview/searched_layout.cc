@@ -32,6 +32,7 @@ std::vector<std::pair<std::string, std::string>> SearchedLayout::settings() cons
   if (copy.train.expert_shards > 1) keys.push_back("parallel.copies");
   if (copy.parallel.shares == ShareKind::kMeasured) keys.push_back("parallel.shares");
   if (copy.parallel.exchange != ExchangeSetting::kAuto) keys.push_back("parallel.exchange");
+  if (!copy.parallel.network_gb_s.empty()) keys.push_back("parallel.network_gb_s");
   std::vector<std::pair<std::string, std::string>> settings;
   for (const char* key : keys) settings.emplace_back(key, table.find(key)->toml());
   return settings;
@@ -40,7 +41,7 @@ std::vector<std::pair<std::string, std::string>> SearchedLayout::settings() cons
 std::string SearchedLayout::text() const {
   std::string text;
   for (const auto& [key, value] : settings()) {
-    if (key == "train.devices") continue;
+    if (key == "train.devices" || key == "parallel.network_gb_s") continue;
     text += (text.empty() ? "" : ", ") + key + " = " + value;
   }
   return (as_it_is ? "(as it is) " : "") + text;

@@ -101,7 +101,7 @@ MachineSheet sheet_named(const std::string& name, double scale) {
   }
   // Not measured, or what tells them apart.
   sheet.host.cores = 4;
-  sheet.disk.tbw = sheet.link.gb_s = sheet.link.latency_us = 1;
+  sheet.disk.tbw = sheet.link.gb_s = sheet.link.latency_us = sheet.network.gb_s = 1;
   sheet.disk.half_duplex = false;
   return sheet;
 }
@@ -121,7 +121,7 @@ TEST(AlikeNodes, HaveTheWorstOfEach) {
   const std::vector<std::string> more_is_worse = {"device.attention_half_tokens",
                                                   "device.launch_us", "disk.latency_us"};
   const std::vector<std::string> others = {"host.cores", "disk.tbw", "link.gb_s",
-                                           "link.latency_us"};
+                                           "link.latency_us", "network.gb_s"};
   const auto holds = [](const std::vector<std::string>& keys, const std::string& key) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
   };

@@ -218,6 +218,33 @@ TEST(LayoutSearch, CopiesWinWhereManyRowsWouldGoFar) {
   EXPECT_EQ(section.find("[rank."), std::string::npos) << section;
 }
 
+// What the run is told of its network, and its rounds go by, is what the nodes' sheets say.
+TEST(LayoutSearch, UnequalNetworkCardsAreInTheRunFile) {
+  const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
+  ClusterSheet cluster = far_nodes();
+  const auto layout = [&](const char* own) {
+    std::vector<RunConfig> configs = rows_of(8, 256, cluster);
+    for (RunConfig& config : configs) {
+      config.parallel.exchange = ExchangeSetting::kRounds;
+      if (own != nullptr) config.parallel.network_gb_s = {own, own};
+    }
+    return forecast_layout(model, configs, cluster, kCoarsePlan).take();
+  };
+  EXPECT_EQ(layout(nullptr).section().find("network_gb_s"), std::string::npos);
+  EXPECT_NE(layout("3").section().find("network_gb_s = [\"3\", \"3\"]"), std::string::npos);
+  const double slow_s = layout(nullptr).forecast.step.step_s();
+  cluster.nodes[1].network.gb_s = 0.25;
+  const SearchedLayout unequal = layout("3");
+  const std::string section = unequal.section();
+  EXPECT_NE(section.find("\nexchange = \"rounds\"\nnetwork_gb_s = [\"1\", \"0.25\"]\n"),
+            std::string::npos)
+      << section;
+  EXPECT_GT(unequal.forecast.step.step_s(), slow_s);
+  auto planned = planned_ranks(model, unequal.configs, cluster);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned->front().shape.card_rates, (std::vector<double>{1, 0.25}));
+}
+
 // Nodes of two devices and of one: each is a copy, and no row leaves it.
 TEST(LayoutSearch, CopiesOfUnequalSizeAreThoseOfUnequalNodes) {
   const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();

@@ -385,6 +385,14 @@ TEST(RunForecast, RanksSendTheRowsOfEachOthersExperts) {
   const RanksForecast slow = forecast_ranks(model, both, cluster, kSearchPlan).take();
   EXPECT_GT(slow.step.step_s(), run.step.step_s());
   EXPECT_EQ(slow.step.bottleneck(), Resource::kNetwork);
+  // So is one card that is as slow, whichever it is, as its node's sheet says.
+  cluster.network.gb_s = 10;
+  for (const size_t rank : {0, 1}) {
+    cluster.nodes[rank].network.gb_s = 1;
+    cluster.nodes[1 - rank].network.gb_s = 0;
+    const RanksForecast one = forecast_ranks(model, both, cluster, kSearchPlan).take();
+    EXPECT_GT(one.step.step_s(), static_cast<double>(run.step.ranks[0].sent_bytes) / 1e9);
+  }
 }
 
 // Two ranks that attend to half of the tokens each, so that an expert has 4096 rows there: weights

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/si_units.h"
 #include "plan/step/steady_run.h"
 
 namespace pagoda {
@@ -467,7 +468,9 @@ Result<StepForecast> forecast_step(std::span<const PlannedRank> planned, const C
   for (const RankPlan& rank : ranks) {
     profiles.push_back(task_costs(rank.sheet, model, shape, work));
     const auto links = static_cast<double>(rank.sheet.network_links());
-    profiles.back().network = {work.messages * network.fixed_s, network.unit_s / links, 0};
+    const double own_gb_s = rank.sheet.network.gb_s;
+    const double byte_s = own_gb_s > 0 ? 1 / (own_gb_s * kGiga) : network.unit_s;
+    profiles.back().network = {work.messages * network.fixed_s, byte_s / links, 0};
   }
   move_for_each_expert(forecast.coarseness.experts, ranks);
   forecast.simulated =

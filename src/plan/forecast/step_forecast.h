@@ -117,7 +117,7 @@ struct StepForecast {
 Result<StepForecast> forecast_step(const PlannedRun& run, const ModelShape& model,
                                    const MachineSheet& sheet, const CoarseLimits& limits);
 // The step that all ranks make together. `network`: a transfer from one rank to another, by byte,
-// on one link; a rank of several GPUs has as many links.
+// on one link, unless the rank's sheet has the rate of its own; a rank of several GPUs has as many.
 // Errors name the rank. REQUIRES: one run for each rank, in their order, alike but for their
 // budgets.
 Result<StepForecast> forecast_step(std::span<const PlannedRank> ranks, const Cost& network,

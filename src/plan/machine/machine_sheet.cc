@@ -42,6 +42,9 @@ void declare_rest(MachineSheet& m, OptionTable& t) {
   t.section("link", "Between devices");
   t.add("gb_s", m.link.gb_s, kRunOnly, "of a device, each way");
   t.add("latency_us", m.link.latency_us, kRunOnly, "of a message");
+  t.section("network", "To other machines");
+  t.add("gb_s", m.network.gb_s, kRunOnly,
+        "of a device, each way; 0: as the file of its cluster says");
   t.section("profile", "Devices of a run, measured by bench machine RUN");
   t.add("model", m.profile.model, kRunOnly, "what the costs were measured with");
   t.add("devices", m.profile.devices, kRunOnly, "as train.devices names them");
@@ -111,6 +114,7 @@ Status check_rest(const MachineSheet& m) {
   RETURN_IF_ERROR(check_sheet_amount("disk.tbw", m.disk.tbw));
   RETURN_IF_ERROR(check_profile(m.profile));
   RETURN_IF_ERROR(check_sheet_amount("link.latency_us", m.link.latency_us));
+  if (m.network.gb_s != 0) RETURN_IF_ERROR(check_sheet_rate("network.gb_s", m.network.gb_s));
   return m.device.count > 1 ? check_sheet_rate("link.gb_s", m.link.gb_s)
                             : check_sheet_amount("link.gb_s", m.link.gb_s);
 }
@@ -160,7 +164,7 @@ void ClusterSheet::declare(OptionTable& t) {
   t.add("nodes_per_switch", cluster.nodes_per_switch, kRunOnly, "0: all");
   t.add("hosts", cluster.hosts, kRunOnly, "names of nodes for a hostfile, one for each; or none");
   t.section("network", "Between nodes");
-  t.add("gb_s", network.gb_s, kRunOnly, "of a device, each way");
+  t.add("gb_s", network.gb_s, kRunOnly, "of a device, each way, where its node's file has none");
   t.add("latency_us", network.latency_us, kRunOnly, "of a message");
 }
 
@@ -191,6 +195,16 @@ bool ClusterSheet::equal_nodes() const {
     if (node.to_toml() != nodes.front().to_toml()) return false;
   }
   return true;
+}
+
+std::vector<double> ClusterSheet::unequal_network_gb_s() const {
+  std::vector<double> rates;
+  bool differ = false;
+  for (const MachineSheet& node : nodes) {
+    rates.push_back(node.network_gb_s(network.gb_s));
+    differ = differ || rates.back() != rates.front();
+  }
+  return differ ? rates : std::vector<double>();
 }
 
 }  // namespace pagoda

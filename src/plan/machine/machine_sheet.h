@@ -68,6 +68,12 @@ struct MachineSheet {
     double latency_us = 0;
   } link;
 
+  // A device's link to another machine, each way, where it is not as fast as those of a cluster's
+  // other nodes.
+  struct Network {
+    double gb_s = 0;  // 0: as the cluster's file says
+  } network;
+
   // What `pagoda bench machine RUN` found of a run's devices, each by itself (HeterMoE section 5,
   // plan/machine/device_profile.h). Empty: nothing was measured.
   struct Profile {
@@ -95,8 +101,12 @@ struct MachineSheet {
   int64_t host_bytes() const { return host.memory.resolve(0, 0); }
   int64_t device_bytes() const { return gpu() ? device.memory.resolve(0, 0) : host_bytes(); }
   int64_t disk_bytes() const { return disk.drives * disk.size.resolve(0, 0); }  // 0: unknown
-  // Links to other nodes: each GPU has one of its own.
+  // Links to other nodes: each GPU has one of its own; and the rate of each, in a cluster whose
+  // file has this one.
   int64_t network_links() const { return gpu() ? device.count : 1; }
+  double network_gb_s(double of_cluster) const {
+    return network.gb_s > 0 ? network.gb_s : of_cluster;
+  }
   // The budgets if a run file leaves them to the program.
   int64_t auto_device_bytes() const;
   int64_t auto_host_bytes() const;
@@ -111,7 +121,8 @@ struct ClusterSheet {
     int64_t nodes_per_switch = 0;    // 0: all
     std::vector<std::string> hosts;  // names of nodes, for a hostfile; or none
   } cluster;
-  // A device's link to another node, each way, wherever that is.
+  // A device's link to another node, each way, wherever that is, unless a node's own file has its
+  // rate.
   struct Network {
     double gb_s = 0, latency_us = 0;
   } network;
@@ -124,6 +135,8 @@ struct ClusterSheet {
   std::string to_toml() const;
   int64_t devices() const;
   bool equal_nodes() const;  // in all that the division of work depends on
+  // [node] the rate of a device's link to others; empty: all have the same.
+  std::vector<double> unequal_network_gb_s() const;
 };
 
 }  // namespace pagoda

@@ -49,6 +49,19 @@ TEST(MachineSheet, IsReadBackAsItWasWritten) {
   EXPECT_EQ(again->machine.source, SheetSource::kDatasheet);
 }
 
+TEST(ClusterSheet, NodesMayHaveCardsOfTheirOwn) {
+  const MachineSheet node = read_machine_sheet(configs("machines/gpu-4x48gb.toml")).take();
+  ClusterSheet cluster;
+  cluster.network.gb_s = 12.5;
+  cluster.nodes.assign(3, node);
+  EXPECT_TRUE(cluster.unequal_network_gb_s().empty());
+  cluster.nodes[1].network.gb_s = 12.5;
+  EXPECT_TRUE(cluster.unequal_network_gb_s().empty());
+  cluster.nodes[1].network.gb_s = 50;
+  EXPECT_EQ(cluster.unequal_network_gb_s(), (std::vector<double>{12.5, 50, 12.5}));
+  EXPECT_FALSE(cluster.equal_nodes());
+}
+
 // In a line of text that names the file and the key.
 TEST(MachineSheet, RefusesNonsense) {
   const TempDir dir;
@@ -75,6 +88,7 @@ TEST(MachineSheet, RefusesNonsense) {
   refuse("device.memory", "memory = \"48GiB\"", "memory = \"50%\"");
   refuse("device.kind", "kind = \"gpu\"", "kind = \"tpu\"");
   refuse("kind cpu", "kind = \"gpu\"", "kind = \"cpu\"");
+  refuse("network.gb_s", "[host]", "[network]\ngb_s = -2.0\n\n[host]");
   refuse("host.cores", "cores = 64.0", "cores = inf");
   refuse("host.adam_gb_s", "adam_gb_s = 300.0", "adam_gb_s = 1e-300");
   refuse("device.launch_us", "launch_us = 5.0", "launch_us = 1e300");
