@@ -13,20 +13,23 @@ namespace {
 void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
 constexpr double kPieceS = 2e-3;  // after which others have their turn
+constexpr double kRounding = 1e-9;
 
 }  // namespace
 
 NetworkCards::NetworkCards(std::vector<double> bytes_per_s)
     : bytes_per_s_(std::move(bytes_per_s)),
-      sends_(bytes_per_s_.size()),
-      takes_(bytes_per_s_.size()) {}
+      least_((1 - kRounding) * *std::min_element(bytes_per_s_.begin(), bytes_per_s_.end())),
+      sends_(bytes_per_s_),
+      takes_(bytes_per_s_) {}
 
-bool NetworkCards::free(const Path& path) const {
-  return !sends_[static_cast<size_t>(path.from)] && !takes_[static_cast<size_t>(path.to)];
+double NetworkCards::left(const Path& path) const {
+  return std::min(sends_[static_cast<size_t>(path.from)], takes_[static_cast<size_t>(path.to)]);
 }
 
-void NetworkCards::set_busy(const Path& path, bool busy) {
-  sends_[static_cast<size_t>(path.from)] = takes_[static_cast<size_t>(path.to)] = busy;
+void NetworkCards::take(const Path& path, double rate) {
+  sends_[static_cast<size_t>(path.from)] -= rate;
+  takes_[static_cast<size_t>(path.to)] -= rate;
   changed_.notify_all();
 }
 
@@ -38,6 +41,7 @@ int64_t NetworkCards::next_place() {
 // A sleep that was too long counts.
 void NetworkCards::occupy(int64_t place, int from, int to, double seconds) {
   const Path path{from, to};
+  const double whole = std::min(bytes_per_s(from), bytes_per_s(to));
   std::unique_lock lock(mutex_);
   while (seconds > 0) {
     const auto own = waiting_.emplace(place, path).first;
@@ -46,13 +50,14 @@ void NetworkCards::occupy(int64_t place, int from, int to, double seconds) {
                                         [&](const auto& before) { return free(before.second); });
     });
     waiting_.erase(own);
-    set_busy(path, true);
+    const double rate = left(path), part = rate / whole;
+    take(path, rate);
     lock.unlock();
     const int64_t begin_us = monotonic_us();
-    sleep(std::min(seconds, kPieceS));
-    seconds -= 1e-6 * static_cast<double>(monotonic_us() - begin_us);
+    sleep(std::min(seconds / part, kPieceS));
+    seconds -= part * 1e-6 * static_cast<double>(monotonic_us() - begin_us);
     lock.lock();
-    set_busy(path, false);
+    take(path, -rate);
   }
 }
 

@@ -1,7 +1,8 @@
 // A link that takes time, around one that does not: for tests of order, and to emulate a network on
 // one machine. Each pair of devices has a wire of its own, on which one transfer follows another.
 // With network cards, a transfer begins once the receiving lane has come to it, as over MpiLink, so
-// that a device takes what comes in its own order. Links of several sessions may share the cards.
+// that a device's lanes take what comes in their own order. Links of several sessions may share the
+// cards.
 #pragma once
 
 #include <condition_variable>
@@ -17,10 +18,12 @@
 
 namespace pagoda {
 
-// What devices send and receive by: each one piece each way at a time, both ways at once. A piece
-// of a transfer has the sender's card and the receiver's to itself, and keeps neither while it
-// waits for the other, as behind a switch whose paths are never the limit. What was given to them
-// first goes first, as far as its receiver has come to it: so a device sends in its order.
+// What devices send and receive by, each at its own rate, both ways at once, as behind a switch
+// whose paths are never the limit. A piece of a transfer takes what the sender's card and the
+// receiver's have left, which is at least the rate of the slowest card of all: equal cards have one
+// piece each way at a time, and a fast one has several of slower partners. A piece keeps neither
+// card while it waits for the other. What was given to them first goes first, as far as its
+// receiver has come to it: so a device sends in its order.
 class NetworkCards {
  public:
   explicit NetworkCards(std::vector<double> bytes_per_s);  // [device]
@@ -28,21 +31,24 @@ class NetworkCards {
   double bytes_per_s(int device) const { return bytes_per_s_.at(static_cast<size_t>(device)); }
   // Any thread. The place of the next transfer behind those before.
   int64_t next_place();
-  // Any thread. Blocks for these seconds, in pieces, and before each of them for others: of all
-  // whose two cards are free, the one with the first place is next.
+  // Any thread. Blocks for these seconds at the rate of the slower card, and for longer where it
+  // gets less; in pieces, and before each of them for others: of all whose two cards have something
+  // left, the one with the first place is next.
   void occupy(int64_t place, int from, int to, double seconds);
 
  private:
   struct Path {
     int from, to;
   };
-  bool free(const Path& path) const;
-  void set_busy(const Path& path, bool busy);
+  double left(const Path& path) const;
+  bool free(const Path& path) const { return left(path) >= least_; }
+  void take(const Path& path, double rate);
 
   const std::vector<double> bytes_per_s_;
-  std::mutex mutex_;  // guards the rest
+  const double least_;  // rate of a piece
+  std::mutex mutex_;    // guards the rest
   std::condition_variable changed_;
-  std::vector<uint8_t> sends_, takes_;  // [device]
+  std::vector<double> sends_, takes_;   // [device] rate that is left
   std::map<int64_t, Path> waiting_;     // by place
   int64_t places_ = 0;
 };

@@ -97,7 +97,7 @@ TEST(Link, AnUnreceivedTransferStopsNobody) {
 // Two links share the devices' network cards.
 class SharedCards : public testing::Test {
  protected:
-  static constexpr int64_t kBytes = 2000;  // 40 ms at the slow card's rate, 20 ms at the others'
+  static constexpr int64_t kBytes = 2000;  // 40 ms at the slow cards' rate, 20 ms at the others'
 
   void SetUp() override {
     for (int l = 0; l < 2; ++l) {
@@ -121,7 +121,7 @@ class SharedCards : public testing::Test {
   }
 
   std::shared_ptr<NetworkCards> cards_ =
-      std::make_shared<NetworkCards>(std::vector<double>{100e3, 100e3, 100e3, 50e3});
+      std::make_shared<NetworkCards>(std::vector<double>{100e3, 100e3, 100e3, 50e3, 50e3, 50e3});
   std::vector<std::unique_ptr<SlowLink>> links_;
 };
 
@@ -138,6 +138,27 @@ TEST_F(SharedCards, OneTransferEachWayAtATime) {
   }
   EXPECT_GE(least_s, 0.020);
   EXPECT_LT(least_s, 0.040) << "nobody had to wait";
+}
+
+// Two slow cards at a time, but not three; and beside a slow one, no more than the rest for a fast
+// one. (The least of some, on a busy machine.)
+TEST_F(SharedCards, AFastCardHasSeveralSlowPartners) {
+  const auto least_s = [&](std::vector<Transfer> transfers) {
+    double least_s = 1;
+    for (int64_t trial = 10; trial < 30; ++trial) {
+      for (Transfer& transfer : transfers) transfer.number = trial;
+      least_s = std::min(least_s, seconds(transfers));
+    }
+    return least_s;
+  };
+  const double taken_s = least_s({{0, 3, 0, kBytes}, {0, 4, 0, kBytes}});
+  EXPECT_GE(taken_s, 0.040);
+  EXPECT_LT(taken_s, 0.080) << "it takes both at a time";
+  const double sent_s = least_s({{0, 1, 3, kBytes}, {0, 1, 4, kBytes}});
+  EXPECT_GE(sent_s, 0.040);
+  EXPECT_LT(sent_s, 0.080) << "it sends both at a time";
+  EXPECT_GE(seconds({{40, 3, 0, kBytes}, {40, 4, 0, kBytes}, {40, 5, 0, kBytes}}), 0.060);
+  EXPECT_GE(seconds({{41, 3, 0, kBytes}, {41, 2, 0, kBytes}}), 0.040) << "4000 bytes at 100e3";
 }
 
 // The first transfer has the cards to itself, since the receiver comes to the other one behind it.
