@@ -234,9 +234,12 @@ Status BenchMachineCommand::run_together(MpiCommunicator& all) {
   RETURN_IF_ERROR(warn_of_places(all, nodes));
   ASSIGN_OR_RETURN(const NetworkFound network,
                    run_network_bench(all, nodes, wanted.value().rounds));
-  const auto sheets = measure_nodes(all, wanted.value(), nodes);
+  auto sheets = measure_nodes(all, wanted.value(), nodes);
   RETURN_IF_ERROR(sheets.status());
   const bool writes = all.rank() == 0;
+  for (size_t rank = 0; writes && rank < network.card_gb_s.size(); ++rank) {
+    sheets.value()[rank].network.gb_s = network.card_gb_s[rank];
+  }
   RETURN_IF_ERROR(agree(all, writes ? write_cluster(sheets.value(), nodes, network) : Status()));
   if (writes) print_result(network.report.text());
   return Status();

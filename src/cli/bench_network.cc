@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/log.h"
+#include "base/options.h"
 #include "base/stop_signal.h"
 #include "base/terminal_text.h"
 #include "bench/sheet/network.h"
@@ -48,13 +49,20 @@ class BenchNetworkCommand final : public Command {
                      run_network_bench(all, nodes, static_cast<int>(rounds_)));
     if (all.rank() != 0) return Status();
     const std::string gb_s = strf("%.4g", found.gb_s), us = strf("%.4g", found.latency_us);
+    std::string cards;  // as parallel.network_gb_s
+    for (const double rate : found.card_gb_s) {
+      cards += (cards.empty() ? "" : ", ") + toml_string(strf("%.3g", rate));
+    }
     if (json_) {
       found.report.facts.push_back({"gb_s", gb_s});
       found.report.facts.push_back({"latency_us", us});
+      if (!cards.empty()) found.report.facts.push_back({"network_gb_s", cards});
       print_result(found.report.json() + "\n");
     } else {
-      print_result(found.report.text() + "\nFor a cluster's sheet:\n[network]\ngb_s = " + gb_s +
-                   "\nlatency_us = " + us + "\n");
+      print_result(
+          found.report.text() + "\nFor a cluster's sheet:\n[network]\ngb_s = " + gb_s +
+          "\nlatency_us = " + us + "\n" +
+          (cards.empty() ? "" : "\nFor a run file:\n[parallel]\nnetwork_gb_s = [" + cards + "]\n"));
     }
     return Status();
   }

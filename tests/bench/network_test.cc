@@ -1,5 +1,7 @@
 // What is known of a network without one: who launched, what a card says of its link, which nodes
 // are alike. What processes say to each other: tests/process/process_mpi_test.cc.
+#include "bench/sheet/network.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -88,6 +90,14 @@ TEST(Nodes, OneProcessSpeaksForAMachine) {
   for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(first_on_machine(nodes, rank), firsts[rank]);
 }
 
+TEST(NetworkCards, AreAsFastAsThoseThatAreHardlySlower) {
+  using Rates = std::vector<double>;
+  EXPECT_TRUE(unequal_cards(Rates{}).empty());
+  EXPECT_TRUE(unequal_cards(Rates{10, 12, 11}).empty());
+  EXPECT_EQ(unequal_cards(Rates{10, 12, 40, 11, 46}), (Rates{10, 10, 40, 10, 40}));
+  EXPECT_EQ(unequal_cards(Rates{12.5, 10}), (Rates{12.5, 10}));
+}
+
 MachineSheet sheet_named(const std::string& name, double scale) {
   MachineSheet sheet;
   sheet.machine.name = name;
@@ -113,6 +123,9 @@ TEST(AlikeNodes, HaveTheWorstOfEach) {
   MachineSheet wider = quick;
   wider.host.cores = 8;
   EXPECT_EQ(first_equal({quick, wider}), (std::vector<size_t>{0, 1}));
+  wider = quick;
+  wider.network.gb_s = 2 * quick.network.gb_s;
+  EXPECT_EQ(first_equal({quick, wider}), (std::vector<size_t>{0, 1}));
 
   MachineSheet worst = worst_of(quick, slow);
   EXPECT_EQ(worst.to_toml(), worst_of(slow, quick).to_toml());
@@ -120,8 +133,8 @@ TEST(AlikeNodes, HaveTheWorstOfEach) {
   worst.declare(table);
   const std::vector<std::string> more_is_worse = {"device.attention_half_tokens",
                                                   "device.launch_us", "disk.latency_us"};
-  const std::vector<std::string> others = {"host.cores", "disk.tbw", "link.gb_s",
-                                           "link.latency_us", "network.gb_s"};
+  const std::vector<std::string> others = {"host.cores", "disk.tbw", "link.gb_s", "link.latency_us",
+                                           "network.gb_s"};
   const auto holds = [](const std::vector<std::string>& keys, const std::string& key) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
   };

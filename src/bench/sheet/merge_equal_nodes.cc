@@ -18,7 +18,8 @@ std::vector<size_t> first_equal(const std::vector<MachineSheet>& nodes) {
   for (const MachineSheet& node : nodes) {
     const auto same = std::find_if(nodes.begin(), nodes.end(), [&](const MachineSheet& other) {
       return other.machine.name == node.machine.name && other.device.kind == node.device.kind &&
-             other.device.count == node.device.count && other.host.cores == node.host.cores;
+             other.device.count == node.device.count && other.host.cores == node.host.cores &&
+             other.network.gb_s == node.network.gb_s;
     });
     firsts.push_back(static_cast<size_t>(same - nodes.begin()));
   }

@@ -9,7 +9,8 @@
 
 namespace pagoda {
 
-// For each node, the first node with the same processors, by name and number; it may be itself.
+// For each node, the first node with the same processors, by name and number, and as fast a network
+// card; it may be itself.
 std::vector<size_t> first_equal(const std::vector<MachineSheet>& nodes);
 
 // One sheet for equal nodes: it has the worst of each size and rate, because a step waits for the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -76,6 +77,28 @@ struct PairRounds {
   double gb_s() const { return races[races.size() - 2].rounds.figure().value; }
 };
 
+// The rounds of each process with all others; none where what is between two is no network.
+struct CardRounds {
+  std::vector<PairedRounds> of_ranks;
+
+  explicit CardRounds(const std::vector<Node>& nodes) {
+    const auto count = static_cast<int>(nodes.size());
+    bool apart = count > 2;
+    for (int rank = 0; rank < count; ++rank) apart &= first_on_machine(nodes, rank) == rank;
+    for (int rank = 0; apart && rank < count; ++rank) {
+      of_ranks.emplace_back(row_of("one to all", strf("%d - all", rank), 0));
+    }
+  }
+
+  Status add_round(NetworkRace& race) {
+    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      ASSIGN_OR_RETURN(const NetworkRace::Legs legs, race.race_all_others(static_cast<int>(rank)));
+      of_ranks[rank].add(legs.ours, legs.roof);
+    }
+    return Status();
+  }
+};
+
 // The rounds of exchanges between all.
 struct ExchangeRounds {
   struct Size {
@@ -122,8 +145,8 @@ std::string exchange_text(const ExchangeRounds& all) {
   return text;
 }
 
-NetworkFound found_in(const std::vector<PairRounds>& pairs, const ExchangeRounds& exchanges,
-                      const std::vector<Node>& nodes) {
+NetworkFound found_in(const std::vector<PairRounds>& pairs, const CardRounds& cards,
+                      const ExchangeRounds& exchanges, const std::vector<Node>& nodes) {
   NetworkFound found;
   std::vector<double> latencies, busy_latencies, rates;
   for (const PairRounds& pair : pairs) {
@@ -134,6 +157,12 @@ NetworkFound found_in(const std::vector<PairRounds>& pairs, const ExchangeRounds
       found.report.figures.push_back(race.rounds.figure());
     }
   }
+  std::vector<double> card_gb_s;
+  for (const PairedRounds& of_rank : cards.of_ranks) {
+    found.report.figures.push_back(of_rank.figure());
+    card_gb_s.push_back(found.report.figures.back().value);
+  }
+  found.card_gb_s = unequal_cards(card_gb_s);
   for (const ExchangeRounds::Size& size : exchanges.sizes) {
     found.report.figures.push_back(size.rounds.figure());
   }
@@ -157,21 +186,39 @@ NetworkFound found_in(const std::vector<PairRounds>& pairs, const ExchangeRounds
 
 }  // namespace
 
+std::vector<double> unequal_cards(std::span<const double> gb_s) {
+  constexpr double kUnequal = 1.25;
+  std::vector<double> ascending(gb_s.begin(), gb_s.end());
+  std::sort(ascending.begin(), ascending.end());
+  std::map<double, double> taken_for;
+  double slower = 0;
+  for (const double rate : ascending) {
+    if (rate >= kUnequal * slower) slower = rate;
+    taken_for[rate] = slower;
+  }
+  if (ascending.empty() || slower == ascending.front()) return {};
+  std::vector<double> rates;
+  for (const double rate : gb_s) rates.push_back(taken_for[rate]);
+  return rates;
+}
+
 Result<NetworkFound> run_network_bench(MpiCommunicator& all, const std::vector<Node>& nodes,
                                        int rounds) {
   CHECK(rounds > 0);
   ASSIGN_OR_RETURN(const std::unique_ptr<NetworkRace> race, NetworkRace::create(all, nodes));
   std::vector<PairRounds> pairs;
   for (const Pair& pair : pairs_of(all.size())) pairs.emplace_back(pair);
+  CardRounds cards(nodes);
   ExchangeRounds exchanges;
   for (int round = 0; round < rounds; ++round) {
     set_status_line(strf("bench: the network, round %d of %d", round + 1, rounds));
     RETURN_IF_ERROR(agree(all, stop_status("measuring")));
     for (PairRounds& pair : pairs) RETURN_IF_ERROR(pair.add_round(*race));
+    RETURN_IF_ERROR(cards.add_round(*race));
     RETURN_IF_ERROR(exchanges.add_round(*race));
   }
   set_status_line("");
-  return found_in(pairs, exchanges, nodes);
+  return found_in(pairs, cards, exchanges, nodes);
 }
 
 }  // namespace pagoda

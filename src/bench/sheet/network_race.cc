@@ -210,6 +210,40 @@ Result<NetworkRace::Legs> NetworkRace::race(int first, int second, int64_t messa
   return value_of<Legs>(texts[static_cast<size_t>(first)]);
 }
 
+// ---- one to all others ----
+
+// Sends as much to another as it receives from it.
+void NetworkRace::swap_with(int other, int64_t bytes, int lane, std::vector<Event>& sent) {
+  receive(other, 0, other * bytes, bytes, *in_lanes_[static_cast<size_t>(lane)]);
+  sent.push_back(send(other, 0, other * bytes, bytes, *out_lane_));
+}
+
+Result<NetworkRace::Legs> NetworkRace::race_all_others(int rank) {
+  constexpr int kTimes = 3;  // the first one warms up
+  const int64_t bytes = kBatchBytes / all_.size();
+  Legs legs;
+  for (int i = 0; i < kTimes; ++i) {
+    RETURN_IF_ERROR(all_.barrier());
+    std::vector<Event> sent;
+    const TimingClock timer;
+    for (int other = 0; other < all_.size(); ++other) {
+      if (other == rank) continue;
+      // What comes from several comes by several lanes.
+      if (all_.rank() == rank) swap_with(other, bytes, other % kMostFlows, sent);
+      if (all_.rank() == other) swap_with(rank, bytes, 0, sent);
+    }
+    RETURN_IF_ERROR(finish(sent));
+    const Timing timing = timer.finish((all_.size() - 1) * bytes);
+    if (i == 1 || (i > 1 && timing.seconds < legs.ours.seconds)) legs.ours = timing;
+  }
+  const double card = nodes_[static_cast<size_t>(rank)].link.gb_s();
+  if (all_.rank() == rank) {
+    legs.roof = card > 0 ? timing_of_card(legs.ours.bytes, card) : copy(legs.ours.bytes);
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts, all_.gather(bytes_of(legs)));
+  return value_of<Legs>(texts[static_cast<size_t>(rank)]);
+}
+
 // ---- all to all ----
 
 // `waits`: a process sends once it has received what the exchange before brought.

@@ -37,6 +37,9 @@ class NetworkRace {
   // `both`, as much comes back. The roof is the slower card of two machines, or memcpy of the same
   // bytes within a machine or where a card does not report its speed.
   Result<Legs> race(int first, int second, int64_t message_bytes, int flows, bool both);
+  // What one process sends to all others at once, while as much comes in: as fast as its card, or
+  // as all of theirs together. The roof is what the card reports, or memcpy of the same bytes.
+  Result<Legs> race_all_others(int rank);
   // Exchanges between all, of so many bytes from each to each: the slowest process's turn. The roof
   // is MPI_Alltoallv, which waits for each.
   struct Exchanges {
@@ -60,6 +63,7 @@ class NetworkRace {
   Result<Timing> lead(const Batch& batch, int64_t times);
   Result<int64_t> follow(const Batch& batch);
   Result<double> ping_us(int other, bool leads, int pings);
+  void swap_with(int other, int64_t bytes, int lane, std::vector<Event>& sent);
   Result<Timing> time_exchanges(int64_t bytes, int64_t times, bool waits);
   Result<Timing> time_mpi(int64_t bytes, int64_t times);
   Timing copy(int64_t bytes);
