@@ -1,6 +1,6 @@
 // All-to-alls in each order, executed by devices whose network cards take time. Not installed.
 //
-//   exchange_tables [--rounds N] [--tiny]
+//   exchange_tables [--rounds N] [--tiny] [--unequal]
 //
 // A device is two streams, as in a run: one sends, one receives, each one thing after the other
 // (plan/rounds/exchange_order.h says in which order). It has a card for its own node and one for
@@ -15,7 +15,14 @@
 // Nothing is subtracted. For even counts the planned times of flat and HALO stand beside, and for
 // 16 to 64 nodes only these.
 //
-// Prints medians over N rounds (3). --tiny shows in seconds that the program works.
+// Then 8 nodes of one device, half or a quarter of which have a card that is 4 times as fast, over
+// SlowLink's cards: flat; rounds as if all were equally fast; rounds by rates, with one partner at
+// a time; and rounds in which a fast card has several. Rows are even, by the receivers' rates, or
+// go from the slow ones to the fast ones and no further, as in zebra. Two bounds stand beside: that
+// of one partner at a time (Aurora, appendix B), and the one of Theorem 5.2, which wants several.
+//
+// Prints medians over N rounds (3). --tiny shows in seconds that the program works; --unequal
+// leaves out the nodes of equal cards.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -31,9 +38,12 @@
 #include "base/bytes.h"
 #include "bench/race/timing.h"
 #include "parallel/local_link.h"
+#include "parallel/slow_link.h"
 #include "plan/exchange/routed_traffic.h"
 #include "plan/rounds/exchange_order.h"
+#include "plan/rounds/exchange_rounds.h"
 #include "plan/rounds/traffic.h"
+#include "tests/testing/plan/aurora_baselines.h"
 #include "tests/testing/plan/hierarchical_exchange.h"
 #include "tests/testing/plan/recorded_layers.h"
 #include "tools/bench/random_token_run.h"
@@ -119,12 +129,15 @@ class Cards : public Link {
 // Carries out an all-to-all's legs. What comes is read by nobody, so all of it has one place.
 class Devices {
  public:
-  Devices(const Network& network, int64_t most_bytes) : network_(network), cards_(network) {
-    const auto devices = static_cast<size_t>(network.devices());
+  Devices(int count, std::unique_ptr<Link> link, int64_t most_bytes)
+      : count_(count), link_(std::move(link)) {
+    const auto devices = static_cast<size_t>(count);
     source_.resize(static_cast<size_t>(most_bytes), std::byte{1});
     for (size_t d = 0; d < devices; ++d) {
       out_.push_back(make_stream(strf("out %zu", d)));
-      in_.push_back(make_stream(strf("in %zu", d)));
+      for (int lane = 0; lane < kMostCardLanes; ++lane) {
+        in_.push_back(make_stream(strf("in %zu lane %d", d, lane)));
+      }
       target_.emplace_back(source_.size());
     }
     gathered_.resize(devices);
@@ -149,12 +162,15 @@ class Devices {
   }
 
  private:
-  size_t pair(int a, int b) const { return static_cast<size_t>(a * network_.devices() + b); }
+  size_t pair(int a, int b) const { return static_cast<size_t>(a * count_ + b); }
+  Stream& in(int device, int lane = 0) const {
+    return *in_[static_cast<size_t>(device * kMostCardLanes + lane)];
+  }
   Event carry(const ExchangeLeg& leg, const std::byte* from, std::byte* to) {
     Transfer transfer{.number = numbers_[pair(leg.from, leg.to)]++, .from = leg.from, .to = leg.to};
     transfer.bytes = leg.bytes;
-    const Event sent = cards_.send(transfer, from, *out_[static_cast<size_t>(leg.from)]);
-    cards_.receive(transfer, to, *in_[static_cast<size_t>(leg.to)], {});
+    const Event sent = link_->send(transfer, from, *out_[static_cast<size_t>(leg.from)]);
+    link_->receive(transfer, to, in(leg.to, leg.lane), {});
     return sent;
   }
   void issue(const ExchangeLeg& leg, std::vector<Event>& arrived) {
@@ -175,26 +191,26 @@ class Devices {
           out_[from]->copy(message.data() + first, source_.data(), end - first);
         }
         carry(leg, message.data(), there.data());
-        arrived[pair(leg.to, leg.from)] = in_[to]->record();
+        arrived[pair(leg.to, leg.from)] = in(leg.to).record();
         return;
       }
       case ExchangeLeg::Kind::kPassedOn: {
         const std::byte* there = passing_[pair(leg.from, leg.sender)].data() + leg.first_byte;
-        if (leg.from == leg.to) return in_[to]->copy(target, there, leg.bytes);
+        if (leg.from == leg.to) return in(leg.to).copy(target, there, leg.bytes);
         out_[from]->wait(arrived[pair(leg.from, leg.sender)]);
         carry(leg, there, target);
       }
     }
   }
 
-  Network network_;
+  const int count_;
   std::vector<std::byte> source_;
   std::vector<std::vector<std::byte>> target_;                   // [device]
   std::vector<std::map<int, std::vector<std::byte>>> gathered_;  // [device][to]
   std::vector<std::vector<std::byte>> passing_;                  // [to][from]
   std::vector<int64_t> numbers_;                                 // [from][to]
-  Cards cards_;
-  std::vector<std::unique_ptr<Stream>> out_, in_;
+  std::unique_ptr<Link> link_;
+  std::vector<std::unique_ptr<Stream>> out_, in_;  // [device]; [device, lane]
 };
 
 enum class Order { kFlat, kHalo, kRounds, kShortest, kRandom };
@@ -204,13 +220,18 @@ constexpr std::pair<Order, const char*> kOrders[] = {{Order::kFlat, "flat"},
                                                      {Order::kShortest, "shortest"},
                                                      {Order::kRandom, "random"}};
 
-std::vector<ExchangeLeg> legs_of(const Matrix& bytes, Order order, const Network& network) {
+std::vector<ParcelBytes> parcels_of(const Matrix& bytes) {
   std::vector<ParcelBytes> parcels;
   for (int to = 0; to < bytes.size(); ++to) {
     for (int from = 0; from < bytes.size(); ++from) {
       if (from != to && bytes.at(from, to) > 0) parcels.push_back({from, to, bytes.at(from, to)});
     }
   }
+  return parcels;
+}
+
+std::vector<ExchangeLeg> legs_of(const Matrix& bytes, Order order, const Network& network) {
+  std::vector<ParcelBytes> parcels = parcels_of(bytes);
   std::mt19937 random(11);
   const auto shorter = [](const auto& a, const auto& b) { return a.bytes < b.bytes; };
   if (order == Order::kShortest) std::stable_sort(parcels.begin(), parcels.end(), shorter);
@@ -316,7 +337,7 @@ void table(const Network& network, const RoutingTrace& trace, int rounds, bool t
       const Matrix bytes = bytes_of(parts, mean);
       const std::vector<ExchangeLeg> bound = busiest_card(bytes, network);
       const auto& all = bytes.entries();
-      Devices devices(network,
+      Devices devices(network.devices(), std::make_unique<Cards>(network),
                       std::max(bound.front().bytes, *std::max_element(all.begin(), all.end())));
       std::vector<double> bound_s;
       std::vector<std::vector<double>> taken_s(std::size(kOrders));
@@ -339,6 +360,79 @@ void table(const Network& network, const RoutingTrace& trace, int rounds, bool t
         };
         std::printf("  %11.2f %7.2f", 1e3 * planned_s(ExchangeKind::kFlat),
                     1e3 * planned_s(ExchangeKind::kHierarchical));
+      }
+      std::printf("\n");
+      std::fflush(stdout);
+    }
+  }
+}
+
+enum class Rows { kEven, kByRate, kToFast };
+constexpr std::pair<Rows, const char*> kRows[] = {
+    {Rows::kEven, "even"}, {Rows::kByRate, "by rate"}, {Rows::kToFast, "to fast"}};
+
+// One of so many cards is 4 times as fast.
+struct UnequalCards {
+  static constexpr double kSlowest = 50e6, kLatencyS = 50e-6;
+  UnequalCards(int devices, int one_of) : one_of(one_of) {
+    for (int d = 0; d < devices; ++d) rates.push_back(fast(d) ? 4 * kSlowest : kSlowest);
+  }
+  bool fast(int device) const { return device % one_of == one_of - 1; }
+  std::unique_ptr<Link> link() const {
+    const SlowLink::Speed speed{.latency_s = kLatencyS,
+                                .cards = std::make_shared<NetworkCards>(rates)};
+    return std::make_unique<SlowLink>(std::make_unique<LocalLink>(), speed);
+  }
+  Matrix bytes(Rows rows, int64_t mean) const {
+    Matrix bytes(static_cast<int>(rates.size()));
+    for (int from = 0; from < bytes.size(); ++from) {
+      for (int to = 0; to < bytes.size(); ++to) {
+        const bool goes = rows != Rows::kToFast || (!fast(from) && fast(to));
+        const int64_t times = rows == Rows::kByRate && fast(to) ? 4 : 1;
+        if (from != to && goes) bytes.at(from, to) = times * mean;
+      }
+    }
+    return bytes;
+  }
+
+  const int one_of;
+  std::vector<double> rates;
+};
+
+void unequal_table(int count, int one_of, int rounds, bool tiny) {
+  const UnequalCards cards(count, one_of);
+  std::printf(
+      "\n%d nodes, one of %d with a card of %.2g GB/s, else %.2g; %.0f us\n"
+      "  rows      parcel   one partner    stated         flat      as equal      by rates"
+      "       several\n",
+      count, one_of, 4e-9 * UnequalCards::kSlowest, 1e-9 * UnequalCards::kSlowest,
+      1e6 * UnequalCards::kLatencyS);
+  for (const auto& [rows, name] : kRows) {
+    for (const int64_t mean : {16 * kKiB, 256 * kKiB, kMiB}) {
+      if (tiny && mean > 16 * kKiB) break;
+      const Matrix bytes = cards.bytes(rows, mean);
+      const std::vector<ParcelBytes> parcels = parcels_of(bytes);
+      SquareMatrix<double> traffic(count);
+      for (const ParcelBytes& of : parcels) {
+        traffic.at(of.from, of.to) = static_cast<double>(of.bytes);
+      }
+      const double one_s = line_bound(need(link_seconds(traffic, cards.rates)));
+      const double stated_s = concurrent_bound_s(traffic, cards.rates);
+      const std::vector<ExchangeLeg> orders[] = {
+          exchange_legs(parcels, ExchangeOrder::kFlat), legs_in_rounds(parcels),
+          legs_in_rounds(parcels, cards.rates, 1), legs_in_rounds(parcels, cards.rates)};
+      Devices devices(count, cards.link(), 4 * mean);
+      std::vector<std::vector<double>> taken_s(std::size(orders));
+      for (int round = 0; round < rounds; ++round) {
+        for (size_t i = 0; i < taken_s.size(); ++i) {
+          taken_s[i].push_back(devices.seconds(orders[i]));
+        }
+      }
+      std::printf("  %-8s %8s  %8.2f ms %8.2f ms", name, size_text(mean).c_str(), 1e3 * one_s,
+                  1e3 * stated_s);
+      for (const std::vector<double>& seconds : taken_s) {
+        const double median_s = quantile(seconds, 0.5);
+        std::printf("  %6.1f (%4.2f)", 1e3 * median_s, median_s / stated_s);
       }
       std::printf("\n");
       std::fflush(stdout);
@@ -375,27 +469,31 @@ void planned() {
 int main(int argc, char** argv) {
   using namespace pagoda;
   int rounds = 3;
-  bool tiny = false;
+  bool tiny = false, unequal = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--tiny") == 0) {
       tiny = true;
+    } else if (std::strcmp(argv[i], "--unequal") == 0) {
+      unequal = true;
     } else if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
       rounds = std::atoi(argv[++i]);
     } else {
-      std::fprintf(stderr, "usage: exchange_tables [--rounds N] [--tiny]\n");
+      std::fprintf(stderr, "usage: exchange_tables [--rounds N] [--tiny] [--unequal]\n");
       return 2;
     }
   }
   if (tiny) rounds = 1;
   const RoutingTrace trace = golden_routing();
-  for (const int nodes : {4, 8}) {
+  for (const int nodes : unequal ? std::vector<int>() : std::vector{4, 8}) {
     for (const double between_s : {50e-6, 500e-6}) {
       Network network;
       network.nodes = nodes;
       network.between_s = between_s;
       table(network, trace, std::max(1, rounds), tiny);
-      if (tiny) return 0;
+      if (tiny) break;
     }
+    if (tiny) break;
   }
-  planned();
+  for (const int one_of : {2, 4}) unequal_table(8, one_of, std::max(1, rounds), tiny);
+  if (!unequal && !tiny) planned();
 }
