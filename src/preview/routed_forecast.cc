@@ -219,7 +219,7 @@ Status RoutedRun::add(const std::string& name, const Homes& homes) {
     for (PlannedRank& rank : moved) rank.run.routing = &step->routing;
     ASSIGN_OR_RETURN(const StepForecast timed,
                      forecast_step(moved, link_.network, model_.shape, kFinePlan));
-    if (own && timed.state_on_device) shape_ = computed_at_home(std::move(shape_));
+    if (own && timed.state_on_device) shape_ = settled(std::move(shape_), timed.weights_travel);
     added.step_s += timed.step_s() / steps;
     RunShape moved_shape = shape_;
     move_to(homes, moved_shape);

@@ -12,6 +12,7 @@
 #include "plan/step/expert_seats.h"
 #include "preview/sheet_budgets.h"
 #include "preview/zebra_choice.h"
+#include "train/process_memory.h"
 #include "train/run_setup.h"
 #include "train/session.h"
 
@@ -230,15 +231,15 @@ void divide_homes(const ModelShape& model, int64_t copies, FrozenTensors& frozen
   }
 }
 
-PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_blocks) {
+PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank) {
   RunSetup& setup = rank.setup;
   PlannedRun run;
   run.header_bytes = kPageHeaderBytes;
   run.sequence_len = rank.config.data.sequence_len;
   if (!rank.sheet.gpu()) run.devices = setup.devices;
-  setup.size.group_blocks = group_blocks;
   run.shape = make_run_shape(model.shape, setup);
   run.group_bytes = rank.group.bytes;
+  run.guest_bytes = guest_layer_bytes(run.shape);
   run.budget = make_budget(model.shape, setup, rank.device_bytes,
                            host_budget(rank.config, rank.sheet));
   // Stages save no layers (train/saved_layers.h).
@@ -280,8 +281,18 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
     rank.group = choose_group(shape, model.shape, setup, rank.device_bytes);
     blocks = std::min(blocks, rank.group.blocks);
   }
+  int64_t guest_layers = model.shape.num_layers();
+  for (RankSettings& rank : ranks) {
+    rank.setup.size.group_blocks = blocks;
+    const RunShape shape = make_run_shape(model.shape, rank.setup);
+    guest_layers = std::min(guest_layers,
+                            choose_guest_layers(shape, model.shape, rank.setup, rank.device_bytes));
+  }
   std::vector<PlannedRun> runs;
-  for (RankSettings& rank : ranks) runs.push_back(plan_rank(model, rank, blocks));
+  for (RankSettings& rank : ranks) {
+    rank.setup.guest_layers = guest_layers;
+    runs.push_back(plan_rank(model, rank));
+  }
   return runs;
 }
 

@@ -22,6 +22,7 @@
 #include "preview/model_sizes.h"
 #include "preview/sheet_budgets.h"
 #include "preview/this_machine.h"
+#include "train/process_memory.h"
 
 namespace pagoda {
 namespace {

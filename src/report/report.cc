@@ -108,6 +108,14 @@ std::string expert_sums_line(const SessionOptions& options, int64_t bytes) {
               (long long)sums.expert_shards, sums.expert_shards == 1 ? "" : "s");
 }
 
+std::string guests_line(const MemoryPlan& memory, int64_t bytes) {
+  return strf("  %-12s %11s on the devices, for weights of other processes' experts%s", "guests",
+              format_bytes(bytes).c_str(),
+              memory.guest_layers == 0
+                  ? ", which come when they are due"
+                  : strf(" in %lld layers", (long long)memory.guest_layers).c_str());
+}
+
 std::string kept_line(const ModelConfig& config, const SessionOptions& options,
                       const MemoryPlan& memory) {
   const SessionOptions none = keeping_none(options);
@@ -198,6 +206,8 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
     lines.push_back(sums_line(options, pages, memory));
     const int64_t of_experts = memory.on_devices(pages, PageKind::kExpertSum);
     if (of_experts > 0) lines.push_back(expert_sums_line(options, of_experts));
+    const int64_t of_guests = memory.on_devices(pages, PageKind::kGuestWeights);
+    if (of_guests > 0) lines.push_back(guests_line(memory, of_guests));
   }
   if (options.size.saved_layers > 0 || (options.size.training && memory.state_on_device)) {
     lines.push_back(kept_line(config, options, memory));

@@ -90,10 +90,11 @@ class Executor {
     Trace* trace = nullptr;        // not owned
   };
 
-  // Compute, with several devices what leaves and what arrives, and with several stages what
-  // arrives from others; the optimizer's stream comes on top, once.
-  static constexpr int streams_per_device(int devices, int stages, int in_lanes) {
-    return (stages > 1 ? kLanesOfStages : devices > 1 ? kLanesOfOneStage : 1) + in_lanes - 1;
+  // Compute, with several devices what leaves and what arrives, with several stages what arrives
+  // from others, and weights of guests where these come from other ranks; the optimizer's stream
+  // comes on top, once. in_lanes: RunShape's.
+  static constexpr int streams_per_device(int devices, int stages, bool far_guests, int in_lanes) {
+    return 1 + (devices > 1 ? 1 + in_lanes : 0) + (stages > 1 ? 2 : 0) + (far_guests ? 1 : 0);
   }
   // With several ranks, on the host: for weights that arrive or leave, and for routing.
   static constexpr int kStreamsOfRanks = 3;

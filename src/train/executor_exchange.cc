@@ -19,6 +19,7 @@ void Executor::make_lanes() {
     for (int n = 1; n < setup_.shape->in_lanes(setup_.shape->rank); ++n) {
       add(in_lane(n), strf("in %zu lane %d", d, n));
     }
+    if (setup_.shape->has_far_guests()) add(Lane::kWeights, strf("in weights %zu", d));
     if (!setup_.shape->stages.several()) continue;
     add(Lane::kFromBelow, strf("from below %zu", d));
     add(Lane::kFromAbove, strf("from above %zu", d));

@@ -127,17 +127,49 @@ int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options
   return bytes;
 }
 
+GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
+                         const DeviceBudget& budget) {
+  WorkspaceSize size = setup.size;
+  const bool any = size.on_gpu || setup.num_devices() > 1;
+  return choose_group(shape, any, budget, kMostTogether, [&](int64_t blocks, int device) {
+    size.group_blocks = blocks;
+    return workspace_bytes(model, size, device);
+  });
+}
+
+int64_t choose_guest_layers(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
+                            const DeviceBudget& budget) {
+  return choose_guest_layers(
+      shape, budget, [&](int device) { return workspace_bytes(model, setup.size, device); });
+}
+
+MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
+                         const DeviceBudget& device_bytes, int64_t host_bytes) {
+  MemoryBudget budget;
+  budget.device_bytes = device_bytes;
+  budget.host_bytes = host_bytes;
+  // A GPU is told by what to clip when it is given the update.
+  budget.device_updates = !setup.size.on_gpu || !setup.eager_adam;
+  const DeviceRange own = setup.own_devices();
+  for (int d = own.first; d < own.end(); ++d) {
+    budget.fixed_bytes.push_back(workspace_bytes(model, setup.size, d));
+    budget.device_names.push_back(setup.devices[static_cast<size_t>(d)].name);
+  }
+  return budget;
+}
+
 int session_threads(const SessionOptions& options) {
   const int devices = options.own_devices().count;
   const bool several = options.devices.back().rank > 0;
+  const bool guests = several && options.sharing != Sharing::kRows;  // there may be some
   int threads = options.optimizer_threads + PageFile::kStreams;
   if (several) threads += Executor::kStreamsOfRanks;
   for (const DeviceSetup& device : options.own_setups()) {
     // The workers of a pool are beside the stream that calls it.
-    threads +=
-        device.threads - 1 +
-        Executor::streams_per_device(options.num_devices(), options.stages, options.in_lanes()) +
-        Pager::kStreamsPerDevice;
+    threads += device.threads - 1 +
+               Executor::streams_per_device(options.num_devices(), options.stages, guests,
+                                            options.in_lanes()) +
+               Pager::kStreamsPerDevice;
   }
   // Where GPUs are no peers, each pair has a stream for what goes through the host.
   if (!options.gpus.empty()) threads += devices * (devices - 1);

@@ -1,5 +1,5 @@
-// Memory of the whole process: the devices' workspaces, what lies beyond the budgets, and whether
-// this machine has room for all of it.
+// Memory of the whole process: the devices' workspaces, what the rest of their budgets is divided
+// into, what lies beyond the budgets, and whether this machine has room for all of it.
 #pragma once
 
 #include "train/session.h"
@@ -8,6 +8,19 @@ namespace pagoda {
 
 // Bytes of the workspaces of all devices, which the budgets include.
 int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options);
+
+// Row blocks of experts that go together on devices with this budget. `shape` may be a part of
+// make_run_shape(model, setup), that of one of several equal devices.
+GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
+                         const DeviceBudget& budget);
+
+// For how many layers weights of other ranks stay on devices with this budget. Likewise.
+int64_t choose_guest_layers(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
+                            const DeviceBudget& budget);
+
+// The budget of each device and of the host, with the workspace that each device takes.
+MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
+                         const DeviceBudget& device_bytes, int64_t host_bytes);
 
 // How many threads a session has started when it is open.
 int session_threads(const SessionOptions& options);

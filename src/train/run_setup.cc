@@ -183,15 +183,14 @@ Status check_ranks(const ModelShape& model, const RunSetup& setup) {
                      ranks, (long long)records, (long long)records));
 }
 
-namespace {
-
-// The devices of a copy of a stage.
-DeviceRange devices_of_copy(const RunSetup& setup, int stage, int copy) {
-  const DeviceRange of_stage = devices_of_stage(stage, setup.stages, setup.num_devices());
-  DeviceRange own = devices_of_stage(copy, setup.copies, of_stage.count);
+DeviceRange RunSetup::devices_of_copy(int stage, int copy) const {
+  const DeviceRange of_stage = devices_of_stage(stage, stages, num_devices());
+  DeviceRange own = devices_of_stage(copy, copies, of_stage.count);
   own.first += of_stage.first;
   return own;
 }
+
+namespace {
 
 // What a copy's devices that may attend do together.
 double attention_speed(std::vector<double> speeds, int64_t most, ShareKind shares) {
@@ -212,7 +211,7 @@ void RunSetup::deal_attention(int64_t most) {
     std::vector<std::vector<int>> ranks;
     std::vector<double> of_copy;
     for (int copy = 0; copy < copies; ++copy) {
-      const DeviceRange own = devices_of_copy(*this, stage, copy);
+      const DeviceRange own = devices_of_copy(stage, copy);
       if (own.count == 0) return size.shard_device.clear();  // refused by check_layers()
       std::vector<double>& of_devices = speeds.emplace_back();
       std::vector<int>& their_ranks = ranks.emplace_back();
@@ -227,7 +226,7 @@ void RunSetup::deal_attention(int64_t most) {
       const auto c = static_cast<size_t>(copy);
       const int64_t own = std::count(dealt.begin(), dealt.end(), copy);
       for (const int d : deal_shards(own, speeds[c], most, shares, ranks[c])) {
-        size.shard_device.push_back(devices_of_copy(*this, stage, copy).first + d);
+        size.shard_device.push_back(devices_of_copy(stage, copy).first + d);
       }
     }
   }
@@ -287,7 +286,7 @@ std::vector<int> expert_seats(const ModelShape& model, const RunSetup& setup, co
   if (model.parts.count() > 1) return part_homes(model, setup);
   // Those of the copy: that have experts, and that have what is left to them.
   std::vector<int> devices[2];
-  const DeviceRange own = devices_of_copy(setup, shape.stage_of(layer), copy);
+  const DeviceRange own = setup.devices_of_copy(shape.stage_of(layer), copy);
   for (int d = own.first; d < own.end(); ++d) {
     devices[setup.zebra && shape.attends(d)].push_back(d);
   }
@@ -316,7 +315,7 @@ std::vector<int> copy_of_devices(const RunSetup& setup, const Stages& stages) {
   std::vector<int> copies;
   for (int d = 0; d < setup.num_devices(); ++d) {
     int copy = 0;
-    while (!devices_of_copy(setup, stages.of_device(d), copy).contains(d)) ++copy;
+    while (!setup.devices_of_copy(stages.of_device(d), copy).contains(d)) ++copy;
     copies.push_back(copy);
   }
   return copies;
@@ -458,6 +457,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
       together && moves && setup.pinned_share == 0 && size.training && setup.num_devices() > 1;
   if (away && setup.seats_by_step && shape.expert_parts == 1) shape.seat_speeds = speeds;
   if (away) shape.sharing = sharing_of(shape, setup);
+  if (shape.has_far_guests()) shape.guest_layers = setup.guest_layers;
   shape.exchange = setup.exchange;
   if (!shape.device_rank.empty()) shape.card_rates = setup.card_rates;
   shape.options = setup.plan;
@@ -466,31 +466,6 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.eager_adam = setup.eager_adam;
   shape.pinned_share = setup.pinned_share;
   return shape;
-}
-
-GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
-                         const DeviceBudget& budget) {
-  WorkspaceSize size = setup.size;
-  const bool any = size.on_gpu || setup.num_devices() > 1;
-  return choose_group(shape, any, budget, kMostTogether, [&](int64_t blocks, int device) {
-    size.group_blocks = blocks;
-    return workspace_bytes(model, size, device);
-  });
-}
-
-MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
-                         const DeviceBudget& device_bytes, int64_t host_bytes) {
-  MemoryBudget budget;
-  budget.device_bytes = device_bytes;
-  budget.host_bytes = host_bytes;
-  // A GPU is told by what to clip when it is given the update.
-  budget.device_updates = !setup.size.on_gpu || !setup.eager_adam;
-  const DeviceRange own = setup.own_devices();
-  for (int d = own.first; d < own.end(); ++d) {
-    budget.fixed_bytes.push_back(workspace_bytes(model, setup.size, d));
-    budget.device_names.push_back(setup.devices[static_cast<size_t>(d)].name);
-  }
-  return budget;
 }
 
 }  // namespace pagoda

@@ -53,6 +53,7 @@ struct RunSetup {
   std::vector<int64_t> offloaded = {0};
   bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can
   Sharing sharing = Sharing::kRows;  // RunShape's, if experts can be guests
+  int64_t guest_layers = 0;          // RunShape's; chosen for the run
   int64_t token_rows = 0;  // rows_with_token() of the run, by which attention is dealt too
   // [record] the home, where experts have exchanged theirs or were assigned; -1, or empty: each has
   // that of its share.
@@ -67,6 +68,7 @@ struct RunSetup {
   }
   // Those of `rank`. What is said of each device, as budgets, is said of these.
   DeviceRange own_devices() const;
+  DeviceRange devices_of_copy(int stage, int copy) const;  // of a stage
   std::span<const DeviceSetup> own_setups() const {
     return std::span(devices).subspan(static_cast<size_t>(own_devices().first),
                                       static_cast<size_t>(own_devices().count));
@@ -116,14 +118,5 @@ Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup);
 // the stage that attend; the embedding and the head are the first one's of their stage. REQUIRES:
 // check_model(model), check_layers().
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
-
-// Row blocks of experts that go together on devices with this budget. `shape` may be a part of
-// make_run_shape(model, setup), that of one of several equal devices.
-GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
-                         const DeviceBudget& budget);
-
-// The budget of each device and of the host, with the workspace that each device takes.
-MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
-                         const DeviceBudget& device_bytes, int64_t host_bytes);
 
 }  // namespace pagoda

@@ -1,5 +1,6 @@
 #include "train/session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -7,6 +8,7 @@
 #include "kernels/gpu_ops.h"
 #include "parallel/local_link.h"
 #include "parallel/rank_link.h"
+#include "train/process_memory.h"
 #include "train/saved_layers.h"
 #include "train/trace_names.h"
 
@@ -29,8 +31,9 @@ std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages) 
 
 namespace {
 
-SessionOptions with_groups(SessionOptions options, int64_t blocks) {
+SessionOptions with_groups(SessionOptions options, int64_t blocks, int64_t guest_layers) {
   options.size.group_blocks = blocks;
+  options.guest_layers = guest_layers;
   return options;
 }
 
@@ -43,9 +46,9 @@ Status check_kernels(const ModelConfig& config, const SessionOptions& options) {
 }
 
 Result<MemoryPlan> plan_with_groups(const ModelShape& model, const SessionOptions& grouped,
-                                    bool device_updates, bool in_place) {
+                                    const RoomOfRanks& room = {}) {
   RunShape shape = make_run_shape(model, grouped);
-  shape.in_place = shape.in_place && in_place;
+  shape.in_place = shape.in_place && room.in_place;
   if (const int64_t pages = PageTable::count(shape); pages > kMostPages) {
     return Status(Exit::kHostMemory,
                   strf("%lld microbatches of a step take %lld pages, more than the %lld there may "
@@ -54,8 +57,17 @@ Result<MemoryPlan> plan_with_groups(const ModelShape& model, const SessionOption
   }
   MemoryBudget budget = make_budget(model, grouped, grouped.device_bytes, grouped.host_bytes);
   budget.lower = grouped.lower;
-  budget.device_updates = budget.device_updates && device_updates;
-  return plan_memory(shape, PageTable(shape), budget, kPageHeaderBytes);
+  return plan_memory(shape, PageTable(shape), room.of(std::move(budget)), kPageHeaderBytes);
+}
+
+// The smallest memory.device that would do, without what groups and guests take beyond the least.
+int64_t least_device_bytes(const MemoryPlan& memory, const RunShape& shape) {
+  const std::vector<int64_t> guests = guest_layer_bytes(shape);
+  int64_t most = 0;
+  for (size_t d = 0; d < guests.size(); ++d) {
+    most = std::max(most, memory.min_on_device[d] - guests[d]);
+  }
+  return most - memory.group_bytes;
 }
 
 }  // namespace
@@ -72,19 +84,23 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
   const GroupChoice group =
       choose_group(make_run_shape(model, options), model, options, options.device_bytes);
   ASSIGN_OR_RETURN(const int64_t blocks, ranks.least(group.blocks));
-  const SessionOptions grouped = with_groups(options, blocks);
-  Result<MemoryPlan> planned = plan_with_groups(model, grouped, true, true);
+  SessionOptions grouped = with_groups(options, blocks, 0);
+  const int64_t own_guests =
+      choose_guest_layers(make_run_shape(model, grouped), model, grouped, options.device_bytes);
+  ASSIGN_OR_RETURN(grouped.guest_layers, ranks.least(own_guests));
+  Result<MemoryPlan> planned = plan_with_groups(model, grouped);
   RETURN_IF_ERROR(ranks.agree(planned.status()));
-  ASSIGN_OR_RETURN(const bool states, ranks.least(planned->state_on_device));
-  ASSIGN_OR_RETURN(const bool in_place, ranks.least(planned->in_place));
-  if (planned->state_on_device != states || planned->in_place != in_place) {
-    planned = plan_with_groups(model, grouped, states, in_place);
-  }
+  RoomOfRanks room;
+  ASSIGN_OR_RETURN(room.states, ranks.least(planned->state_on_device));
+  ASSIGN_OR_RETURN(room.guests_too, ranks.least(planned->weights_travel));
+  ASSIGN_OR_RETURN(room.in_place, ranks.least(planned->in_place));
+  if (!room.holds(*planned)) planned = plan_with_groups(model, grouped, room);
   RETURN_IF_ERROR(ranks.agree(planned.status()));
   MemoryPlan memory = planned.take();
   memory.group_blocks = blocks;
   memory.group_bytes = group.bytes;
-  memory.min_device_bytes -= group.bytes;
+  memory.guest_layers = grouped.guest_layers;
+  memory.min_device_bytes = least_device_bytes(memory, make_run_shape(model, grouped));
   return memory;
 }
 
@@ -92,7 +108,7 @@ Session::Session(const ModelConfig& config, const SessionOptions& options, Memor
                  Storage* storage)
     : config_(config),
       table_(TensorTable::make(config)),
-      options_(with_groups(options, memory.group_blocks)),
+      options_(with_groups(options, memory.group_blocks, memory.guest_layers)),
       storage_(storage),
       shape_(make_run_shape(model_shape(config_), options_)),
       pages_(shape_),

@@ -47,9 +47,9 @@ std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages);
 class Session {
  public:
   // The memory plan for the budgets; allocates nothing. With several ranks all of them call it
-  // together: groups have as many row blocks as the least of them has room for, and updates are
-  // made on devices, and rows read in place, where all have room for that. An error of one is an
-  // error of all.
+  // together: groups have as many row blocks as the least of them has room for, weights stay with
+  // guests for as many layers, and updates are made on devices, guests are there too, and rows are
+  // read in place where all have room for that. An error of one is an error of all.
   static Result<MemoryPlan> plan(const ModelConfig& config, const SessionOptions& options);
 
   // A new page file without content. `storage` is not owned. With several ranks all of them call

@@ -261,6 +261,9 @@ TEST_F(RanksTest, WeightsThatTravelBetweenProcesses) {
   EXPECT_TRUE(exported("two") == expected);
   EXPECT_EQ(losses("two"), losses("alone"));
   expect_paged("two");
+  EXPECT_NE(two.err.find("other processes' experts, which come when they are due"),
+            std::string::npos)
+      << two.err;
   int64_t weights = 0, sums = 0, rows = 0;
   for (const TraceFile::Span& span : TraceFile::read(dir_.file("two/trace.json")).spans) {
     if (!span.group.ends_with(" network") || !span.lane().starts_with("from rank ")) continue;
@@ -282,6 +285,11 @@ TEST_F(RanksTest, WeightsThatTravelBetweenProcesses) {
     const ProcessResult result =
         mpirun(part.processes, train(flags_with("many", part.steps, part.sharing), more));
     ASSERT_EQ(result.code, 0) << result.err;
+    if (part.processes < 4) continue;
+    // There is room for all, and for the guests of both layers with experts.
+    EXPECT_NE(result.err.find("everything fits on the device"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("other processes' experts in 2 layers"), std::string::npos)
+        << result.err;
   }
   EXPECT_TRUE(exported("many") == expected);
   Flags flags = flags_with("refused", 6, "data");

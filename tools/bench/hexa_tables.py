@@ -27,8 +27,8 @@ so that all of them fit on a few cores.
 How a part of the ablation is left out, by what the program has for it:
 
   rows copied      plan.in_place = false: experts read copies of their rows
-  nothing ahead    plan.prefetch = false: weights go up when the next task needs them, and not a
-                   layer ahead. What travels to another process leaves with its wave all the same
+  nothing ahead    plan.prefetch = false, the cache one layer ahead off: weights go up, and to the
+                   other process, when the next task needs them, and not a layer ahead
   one by one       plan.group_blocks = 1: a call has a row block of one expert, where it has up to
                    sixteen of several. There is no other way to compute a block's gradients than
                    one task, so that ESFK itself cannot be left out
@@ -47,7 +47,7 @@ import statistics
 import string
 
 from device_tables import SLOW, main, number, of_ranks, resident, sent
-from pagoda_runs import WARM_STEPS, budget, fail
+from pagoda_runs import LAYERS, WARM_STEPS, budget, fail
 from table_text import print_rows, spread, verdict
 
 EXPERTS = 8
@@ -73,11 +73,13 @@ LEAST_SHIFT = 0.1  # of the busiest expert's rows over the mean, from one step t
 
 
 def with_room(bench, flags):
-    """Budgets for a run whose experts' weights wait in the host: where all stays on devices, rows
-    travel. There is room for rows that are read in place."""
+    """Budgets for a run whose experts' weights wait in the host. There is room for rows that are
+    read in place, and a third of what is left has room for the weights of two layers' experts of
+    the other process."""
     plan = bench.ask(flags | {"memory.device": "1TiB", "memory.host": "1TiB"})
     in_place = 4 * flags["train.tokens_per_step"] * bench.shape.hidden  # and gradients, in bf16
-    return {"memory.device": budget(plan.least_device + 0.3 * plan.weights + in_place),
+    guests = 3 * plan.weights / LAYERS
+    return {"memory.device": budget(plan.least_device + 0.3 * plan.weights + in_place + guests),
             "memory.host": "1GiB"}
 
 

@@ -84,6 +84,10 @@ void Simulator::add_rank(Machine machine) {
       device.lanes[static_cast<size_t>(Lane::kFromAbove)] =
           timeline_.add_stream(strf("from above %d", d));
     }
+    if (shape_.has_far_guests()) {
+      device.lanes[static_cast<size_t>(Lane::kWeights)] =
+          timeline_.add_stream(strf("in weights %d", d));
+    }
     devices_.push_back(device);
   }
   for (const SlotClass& c : rank.replay.residency().classes()) {

@@ -27,12 +27,12 @@ LeastMemory least_of(const RunShape& shape, const PlannedRun& run) {
           std::move(least.device_bytes)};
 }
 
-// What each of the rank's devices would have left beyond the least of a step, with its groups.
+// What each of the rank's devices would have left beyond what a step takes.
 std::vector<int64_t> spare_bytes(const PlannedRun& run, const LeastMemory& least) {
   std::vector<int64_t> spare;
-  for (const int64_t needed : least.on_device) {
-    const auto device = static_cast<int>(spare.size());
-    spare.push_back(run.budget.device_bytes.of(device) - needed - run.group_bytes);
+  for (size_t d = 0; d < least.on_device.size(); ++d) {
+    const int64_t taken = least.on_device[d] + run.chosen_bytes(d);
+    spare.push_back(run.budget.device_bytes.of(static_cast<int>(d)) - taken);
   }
   return spare;
 }
@@ -69,7 +69,7 @@ struct RankPlan {
   MemoryPlan memory = {};
 
   void coarsen(const Coarseness& coarseness);
-  Status divide(bool device_updates, bool in_place, bool quick);
+  Status divide(const RoomOfRanks& room, bool quick);
   std::vector<int64_t> used_bytes() const;
   int64_t saved_layers() const;
   StepForecast::Rank forecast() const;
@@ -82,18 +82,17 @@ void RankPlan::coarsen(const Coarseness& coarseness) {
   const LeastMemory coarse = least_of(brief_shape(shape), run);
   lent = {std::numeric_limits<int64_t>::min(), coarse.host_bytes - least.host_bytes};
   for (size_t d = 0; d < coarse.on_device.size(); ++d) {
-    const int64_t fine = least.on_device[d] + run.group_bytes - run.budget.fixed_bytes[d];
+    const int64_t fine = least.on_device[d] + run.chosen_bytes(d) - run.budget.fixed_bytes[d];
     lent.device_bytes = std::max(lent.device_bytes, coarse.on_device[d] - fine);
   }
 }
 
-Status RankPlan::divide(bool device_updates, bool in_place, bool quick) {
-  shape.in_place = shape.in_place && in_place;
+Status RankPlan::divide(const RoomOfRanks& room, bool quick) {
+  shape.in_place = shape.in_place && room.in_place;
   MemoryBudget budget = run.budget;
   budget.device_bytes += lent.device_bytes;
   budget.host_bytes += lent.host_bytes;
-  budget.device_updates = budget.device_updates && device_updates;
-  ASSIGN_OR_RETURN(memory, pagoda::divide(shape, *pages, run, budget, quick));
+  ASSIGN_OR_RETURN(memory, pagoda::divide(shape, *pages, run, room.of(std::move(budget)), quick));
   return Status();
 }
 
@@ -132,19 +131,18 @@ StepForecast::Rank RankPlan::forecast() const {
           0};
 }
 
-// Where one rank has no room for the states on its devices, or for rows that are read in place, all
-// do without.
+// Where one rank has no room for the states on its devices, for guests beside these, or for rows
+// that are read in place, all do without.
 Status divide(std::vector<RankPlan>& ranks, bool quick) {
-  for (RankPlan& rank : ranks) RETURN_IF_ERROR(rank.divide(true, true, quick));
+  for (RankPlan& rank : ranks) RETURN_IF_ERROR(rank.divide({}, quick));
   const auto all = [&](bool MemoryPlan::*has_room) {
     return std::all_of(ranks.begin(), ranks.end(),
                        [&](const RankPlan& rank) { return rank.memory.*has_room; });
   };
-  const bool states = all(&MemoryPlan::state_on_device), in_place = all(&MemoryPlan::in_place);
+  const RoomOfRanks room{all(&MemoryPlan::state_on_device), all(&MemoryPlan::weights_travel),
+                         all(&MemoryPlan::in_place)};
   for (RankPlan& rank : ranks) {
-    if (rank.memory.state_on_device != states || rank.memory.in_place != in_place) {
-      RETURN_IF_ERROR(rank.divide(states, in_place, quick));
-    }
+    if (!room.holds(rank.memory)) RETURN_IF_ERROR(rank.divide(room, quick));
     rank.shape = seated(std::move(rank.shape), rank.memory);
   }
   return Status();
@@ -405,7 +403,7 @@ Resource StepForecast::bottleneck() const {
 LeastMemory least_memory(const PlannedRun& run) {
   LeastMemory least = least_of(brief_shape(run.shape), run);
   for (size_t d = 0; d < least.on_device.size(); ++d) {
-    least.on_device[d] += run.budget.fixed_bytes[d] - run.group_bytes;
+    least.on_device[d] += run.budget.fixed_bytes[d] - run.chosen_bytes(d);
   }
   least.device_bytes = *std::max_element(least.on_device.begin(), least.on_device.end());
   return least;
@@ -449,6 +447,7 @@ Result<StepForecast> forecast_step(std::span<const PlannedRank> planned, const C
   const LeastMemory& lent = ranks.front().lent;
   forecast.least = ranks.front().least;
   forecast.state_on_device = memory.state_on_device;
+  forecast.weights_travel = memory.weights_travel;
   forecast.device_bytes = forecast.ranks.front().device_bytes;
   forecast.host_bytes = forecast.ranks.front().host_bytes;
   forecast.whole_device_bytes = memory.whole_device_bytes - lent.device_bytes;

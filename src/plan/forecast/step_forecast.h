@@ -27,6 +27,7 @@ struct PlannedRun {
   int64_t header_bytes = 0;  // room before each host slot's payload
   int64_t sequence_len = 0;
   int64_t group_bytes = 0;       // MemoryPlan::group_bytes
+  std::vector<int64_t> guest_bytes = {};  // [own device] guest_layer_bytes(); empty: none
   // [own device] what one layer can save for its backward; 0, or empty: nothing does.
   std::vector<int64_t> kept_layer_bytes = {};
   // CPU devices, of all ranks; empty: one that takes all cores, or GPUs.
@@ -34,6 +35,11 @@ struct PlannedRun {
   // The routing of each step, not owned; the run is then planned in pieces of its own size.
   // nullptr: every expert gets as many tokens.
   const Routing* routing = nullptr;
+
+  // What groups and guests take on an own device beyond the least of a step.
+  int64_t chosen_bytes(size_t device) const {
+    return group_bytes + (guest_bytes.empty() ? 0 : guest_bytes[device]);
+  }
 };
 struct PlannedRank {
   PlannedRun run;
@@ -81,7 +87,7 @@ struct PhaseForecast {
 struct StepForecast {
   Coarseness coarseness;
   LeastMemory least;
-  bool state_on_device = false;
+  bool state_on_device = false, weights_travel = false;  // MemoryPlan's
   int64_t device_bytes = 0;        // of workspace and slots, on the device that has most
   int64_t saved_layers = 0;        // layers that also save what their backward reads
   int64_t host_bytes = 0;

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "plan/memory/coarse_run.h"
 #include "plan/memory/memory_plan.h"
+#include "plan/step/expert_seats.h"
 
 namespace pagoda {
 namespace {
@@ -91,6 +92,67 @@ GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budg
     if (modest) return {blocks, group.most() - single.most()};
   }
   return {};
+}
+
+namespace {
+
+// Whether weights have fewer bytes than the rows of an expert and a device, if all have equally
+// many.
+bool guests_are_likely(const RunShape& shape) {
+  if (shape.sharing == Sharing::kData) return true;
+  const auto layer = std::find(shape.is_moe.begin(), shape.is_moe.end(), 1) - shape.is_moe.begin();
+  const int64_t rows =
+      shape.round_rows() / (shape.num_experts * std::ssize(shape.attending_devices()));
+  return rows * travelling_row_bytes(shape, shape.kept_rows > 0) >
+         travelling_weight_bytes(shape, shape.expert(layer, 0));
+}
+
+int64_t guest_page_bytes(const RunShape& shape) {
+  for (const PageTable::Class& c : PageTable(shape).classes) {
+    if (c.kind == PageKind::kGuestWeights) return c.page_bytes;
+  }
+  return 0;
+}
+
+// [device of the rank] guest_layer_bytes() for pages of that size.
+std::vector<int64_t> guest_layer_bytes(const RunShape& shape, int64_t page_bytes) {
+  RunShape by_turns = shape;
+  by_turns.guest_layers = 0;
+  const int64_t more =
+      PageTable::guest_pages(shape, shape.rank) - PageTable::guest_pages(by_turns, shape.rank);
+  std::vector<int64_t> bytes;
+  const DeviceRange own = shape.own_devices();
+  for (int d = own.first; d < own.end(); ++d) {
+    bytes.push_back(shape.attends(d) ? more * page_bytes : 0);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<int64_t> guest_layer_bytes(const RunShape& shape) {
+  return guest_layer_bytes(shape, guest_page_bytes(shape));
+}
+
+int64_t choose_guest_layers(RunShape shape, const DeviceBudget& budget,
+                            const std::function<int64_t(int)>& fixed_bytes) {
+  shape.guest_layers = 0;
+  const int64_t all = shape.moe_layers();
+  if (all == 0 || !shape.has_far_guests() || !guests_are_likely(shape)) return 0;
+  const GroupNeed need = need_of(shape, [&](int64_t, int device) { return fixed_bytes(device); });
+  const int64_t page_bytes = guest_page_bytes(shape);
+  for (int64_t layers = all; layers >= std::min<int64_t>(2, all); --layers) {
+    shape.guest_layers = layers;
+    const std::vector<int64_t> bytes = guest_layer_bytes(shape, page_bytes);
+    bool modest = true;
+    for (size_t d = 0; d < bytes.size(); ++d) {
+      const int64_t of_device = budget.of(static_cast<int>(d));
+      modest = modest && kShareOfSeveral * bytes[d] <= of_device - need.least[d] &&
+               (need.whole[d] > of_device || need.whole[d] + bytes[d] <= of_device);
+    }
+    if (modest) return layers;
+  }
+  return 0;
 }
 
 }  // namespace pagoda

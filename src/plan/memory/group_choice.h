@@ -1,11 +1,13 @@
 // Chooses how many row blocks of experts a device computes together: enough that an operator's
 // launch fills a GPU, and that several devices end a wave together though its experts have unequal
-// rows, but so few that most of the memory is left for pages. Pure: the same budget gives
-// the same choice. No choice changes a bit.
+// rows, but so few that most of the memory is left for pages. And for how many layers a device
+// keeps weights that came from other ranks. Pure: the same budget gives the same choice. No choice
+// changes a bit.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "plan/machine/device_budget.h"
 #include "plan/step/run_shape.h"
@@ -34,5 +36,16 @@ struct GroupChoice {
 // of what they chose.
 GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budget, int64_t most,
                          const std::function<int64_t(int64_t blocks, int device)>& fixed_bytes);
+
+// RunShape::guest_layers: as many as a third of the memory beyond a step's least has room for on
+// each device that attends, but two at least, or all; else 0. A run that fits on the device still
+// does so. With Sharing::kAuto 0 where rows have fewer bytes than weights if routing is even, as
+// there are few guests then. Several ranks take the least of what they chose.
+// fixed_bytes(device): workspace of the device. The guest_layers of `shape` are ignored.
+int64_t choose_guest_layers(RunShape shape, const DeviceBudget& budget,
+                            const std::function<int64_t(int device)>& fixed_bytes);
+// [device of the rank] what guest_layers take beyond the memory of a step without them; may be
+// below 0.
+std::vector<int64_t> guest_layer_bytes(const RunShape& shape);
 
 }  // namespace pagoda

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "plan/memory/host_division.h"
 #include "plan/memory/slot_share.h"
@@ -247,8 +249,10 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
   share_out(other, left);
 }
 
-// Whether the weights of a copied expert come from another rank, or go there.
+// Whether the weights of a copied expert come from another rank, or go there; or those of any go to
+// guests.
 bool travels(const RunShape& shape, int64_t record) {
+  if (shape.has_far_guests()) return shape.is_home(record);
   const DeviceRange own = shape.own_devices();
   const bool home = shape.is_home(record);
   for (int d = 0; d < shape.devices; ++d) {
@@ -261,7 +265,7 @@ bool travels(const RunShape& shape, int64_t record) {
 // Until then they are in the host.
 void grow_for_copies(const RunShape& shape, const PageTable& pages, int64_t left, int64_t header,
                      std::vector<SlotClass>& slots) {
-  if (shape.ranks() == 1 || !shape.copies.several()) return;
+  if (shape.ranks() == 1 || !shape.has_guests()) return;
   std::vector<int64_t> most(slots.size(), 0);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     std::vector<int64_t> together(slots.size(), 0);
@@ -343,16 +347,55 @@ bool fits(const PageTable& pages, const std::vector<SlotClass>& slots, const Mem
   return true;
 }
 
+// The slots of a run that has all on the devices, and what they take on each with its workspace.
+struct WholeRun {
+  std::vector<SlotClass> classes;
+  std::vector<int64_t> on_device;
+
+  WholeRun(const RunShape& shape, const PageTable& pages, const MemoryBudget& budget);
+  bool fits(const DeviceBudget& budget) const;
+};
+
+// The state's slots come with the plan that has Adam there.
+WholeRun::WholeRun(const RunShape& shape, const PageTable& pages, const MemoryBudget& budget)
+    : classes(minimum_slots(
+          StepPlan(shape, pages, {.training = shape.training, .state_on_device = true}))) {
+  for (int d = 0; d < shape.own_devices().count; ++d) {
+    grow_device(shape, pages, d, kNoLimit, true, classes);
+    on_device.push_back(budget.fixed_bytes[static_cast<size_t>(d)] +
+                        device_bytes(pages, classes, d));
+  }
+}
+
+bool WholeRun::fits(const DeviceBudget& budget) const {
+  for (size_t d = 0; d < on_device.size(); ++d) {
+    if (on_device[d] > budget.of(static_cast<int>(d))) return false;
+  }
+  return true;
+}
+
+// Takes the slots of a run that has all on the devices.
+void take_whole(const RunShape& shape, const PageTable& pages, WholeRun whole, int64_t budget,
+                int64_t header, MemoryPlan& plan) {
+  plan.in_place = shape.in_place;
+  plan.weights_travel = shape.weights_travel();
+  plan.classes = whole.classes;
+  grow_for_copies(shape, pages, kNoLimit, header, whole.classes);
+  plan.whole_host_bytes = host_bytes(pages, whole.classes, header);
+  const int64_t left = budget - host_bytes(pages, plan.classes, header);
+  grow_for_copies(shape, pages, std::max<int64_t>(0, left), header, plan.classes);
+}
+
 }  // namespace
 
-RunShape computed_at_home(RunShape shape) {
+RunShape settled(RunShape shape, bool weights_travel) {
   shape.seat_speeds.clear();
-  shape.sharing = Sharing::kRows;
+  if (!weights_travel) shape.sharing = Sharing::kRows;
   return shape;
 }
 
 RunShape seated(RunShape shape, const MemoryPlan& memory) {
-  if (memory.state_on_device) shape = computed_at_home(std::move(shape));
+  if (memory.state_on_device) shape = settled(std::move(shape), memory.weights_travel);
   shape.in_place = memory.in_place;
   return shape;
 }
@@ -400,27 +443,22 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
       *std::max_element(plan.min_on_device.begin(), plan.min_on_device.end());
   plan.min_host_bytes = least.host_bytes;
   RETURN_IF_ERROR(check_minimum(plan, budget));
-  // Everything on the devices, if it fits: the state's slots come with the plan that has Adam
-  // there.
-  const RunShape settled = computed_at_home(shape);
-  std::vector<SlotClass> whole = minimum_slots(
-      StepPlan(settled, pages, {.training = shape.training, .state_on_device = true}));
-  plan.state_on_device = budget.device_updates || !shape.training;
-  for (int d = 0; d < devices; ++d) {
-    grow_device(settled, pages, d, kNoLimit, true, whole);
-    plan.whole_on_device.push_back(budget.fixed_bytes[d] + device_bytes(pages, whole, d));
-    if (plan.whole_on_device.back() > budget.device_bytes.of(d)) plan.state_on_device = false;
-  }
-  plan.whole_device_bytes =
-      *std::max_element(plan.whole_on_device.begin(), plan.whole_on_device.end());
+  // Everything on the devices, if it fits.
+  const RunShape rows = settled(shape, false);
+  WholeRun whole(rows, pages, budget);
+  plan.whole_on_device = whole.on_device;
+  plan.whole_device_bytes = *std::max_element(whole.on_device.begin(), whole.on_device.end());
+  const bool updates = budget.device_updates || !shape.training;
+  plan.state_on_device = updates && whole.fits(budget.device_bytes);
   if (plan.state_on_device) {
-    plan.in_place = shape.in_place;
-    plan.classes = whole;
-    grow_for_copies(settled, pages, kNoLimit, header_bytes, whole);
-    plan.whole_host_bytes = host_bytes(pages, whole, header_bytes);
-    const int64_t left = budget.host_bytes - host_bytes(pages, plan.classes, header_bytes);
-    grow_for_copies(settled, pages, std::max<int64_t>(0, left), header_bytes, plan.classes);
+    const RunShape data = settled(shape, true);
+    std::optional<WholeRun> with_guests;
+    if (shape.has_far_guests() && budget.guests_too) with_guests.emplace(data, pages, budget);
+    const bool guests = with_guests && with_guests->fits(budget.device_bytes);
+    take_whole(guests ? data : rows, pages, guests ? *std::move(with_guests) : std::move(whole),
+               budget.host_bytes, header_bytes, plan);
   } else {
+    plan.weights_travel = shape.weights_travel();
     if (shape.in_place) {
       std::vector<SlotClass> slots =
           minimum_slots(StepPlan(shape, pages, {.training = shape.training}));

@@ -11,7 +11,9 @@
 // (SlotClass::host_kept). Experts read rows in place where each device has room for all in-layer
 // buffers that they read, beside everything that a step needs at a time; the least budgets are
 // those of copied rows. If everything fits on the devices, optimizer state included, Adam runs
-// there, no byte moves, and experts are computed at home (RunShape::seat_speeds, sharing).
+// there, no byte moves, and experts are computed at home (RunShape::seat_speeds, sharing). Between
+// ranks weights then still travel to guests, if there is room for all of these too: what a network
+// carries is more than what goes between device and host.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +41,13 @@ struct MemoryBudget {
   // Names the settings that take less device memory when they are lower, for the refusal.
   const char* lower = "train.tokens_per_step or train.micro_batch_tokens";
   bool device_updates = true;  // devices can run the optimizer
+  bool guests_too = true;      // and may have guests where they do
 };
 
 struct MemoryPlan {
   std::vector<SlotClass> classes;
   bool state_on_device = false;  // so are all weights; without training, the weights alone
+  bool weights_travel = false;   // RunShape's
   bool in_place = false;         // RunShape's
   std::vector<int64_t> device_slot_bytes;  // on each device
   int64_t host_slot_bytes = 0;             // header room included
@@ -53,6 +57,7 @@ struct MemoryPlan {
   // How many row blocks of experts are computed together, and the device memory that takes beyond
   // min_device_bytes (plan/memory/group_choice.h).
   int64_t group_blocks = 1, group_bytes = 0;
+  int64_t guest_layers = 0;  // RunShape's, chosen likewise
   // The memory.device from which on everything stays on the devices, and nothing moves: the same
   // for each, and [device].
   int64_t whole_device_bytes = 0;
@@ -67,11 +72,28 @@ struct MemoryPlan {
   int64_t in_host(const PageTable& pages, PageKind kind) const;
 };
 
+// What each of several ranks has room for. Where one has none, all do without.
+struct RoomOfRanks {
+  bool states = true, guests_too = true, in_place = true;
+
+  // Whether the plan of a rank uses no more than that.
+  bool holds(const MemoryPlan& plan) const {
+    const bool guests = !states || plan.weights_travel == guests_too;
+    return plan.state_on_device == states && guests && plan.in_place == in_place;
+  }
+  // The budget of a rank that is to use no more.
+  MemoryBudget of(MemoryBudget budget) const {
+    budget.device_updates = budget.device_updates && states;
+    budget.guests_too = guests_too;
+    return budget;
+  }
+};
+
 // The shape of the run that goes with the plan: whether rows are read in place; and experts are
-// computed at home where all stays on the devices.
+// computed at home where all stays on the devices, or by guests on other ranks.
 RunShape seated(RunShape shape, const MemoryPlan& memory);
-// The shape of a run whose experts are computed at home, as where all stays on the devices.
-RunShape computed_at_home(RunShape shape);
+// The shape of a run that has all on the devices, of which weights travel or none do.
+RunShape settled(RunShape shape, bool weights_travel);
 
 // The fewest slots in which the rank's step goes, whatever the budgets, and with copied rows.
 struct LeastSlots {

@@ -49,4 +49,10 @@ std::vector<ExpertUse> ExpertForecast::expected(const RunShape& shape, int64_t l
   return uses;
 }
 
+std::vector<ExpertUse> ExpertForecast::expected_guests(const RunShape& shape, int64_t layer) const {
+  const LayerRouting& newest = newest_[static_cast<size_t>(layer)];
+  if (std::ssize(newest) != shape.microbatches) return {};
+  return far_guests(shape, layer, all_microbatches(shape), newest);
+}
+
 }  // namespace pagoda

@@ -24,6 +24,9 @@ class ExpertForecast {
   // compute its rows now, in the order of the records; only as many as leave room on the devices
   // for the experts that routing then chooses. Other ranks guess for themselves.
   std::vector<ExpertUse> expected(const RunShape& shape, int64_t layer) const;
+  // The guests on other ranks that the layer had last time, as far_guests(). All ranks say the
+  // same.
+  std::vector<ExpertUse> expected_guests(const RunShape& shape, int64_t layer) const;
 
  private:
   std::vector<int64_t> room_;  // [device] of the run: how many experts' weights may be uploaded

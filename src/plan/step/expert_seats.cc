@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "base/bytes.h"
@@ -197,7 +198,8 @@ int64_t travelling_row_bytes(const RunShape& shape, bool kept) {
 int64_t travelling_weight_bytes(const RunShape& shape, int64_t record) {
   const RecordShape& of = shape.records[static_cast<size_t>(record)];
   const int64_t gradient = of.trains() ? static_cast<int64_t>(sizeof(float)) : 0;
-  return of.num_elements * (2 * shape.dtype_bytes + gradient);
+  const int64_t times = shape.keeps_guests(of.layer) ? 1 : 2;
+  return of.num_elements * (times * shape.dtype_bytes + gradient);
 }
 
 namespace {
@@ -279,6 +281,25 @@ LayerSeats layer_seats(const RunShape& shape, int64_t layer, Microbatches microb
     }
   }
   return {layer_seats(shape, layer, rows, taken), std::move(guests)};
+}
+
+std::vector<ExpertUse> far_guests(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                  const LayerRouting& routing) {
+  const LayerSeats seats = layer_seats(shape, layer, microbatches, routing);
+  std::vector<ExpertUse> guests;
+  for (int64_t e = 0; e < shape.num_experts; ++e) {
+    const int64_t record = shape.expert(layer, e);
+    std::set<int> devices;
+    for (size_t b = 0; b < routing.size(); ++b) {
+      const int64_t microbatch = microbatches.first + static_cast<int64_t>(b);
+      const int64_t cell = shape.sums.cell(microbatch, shape.microbatches);
+      const int device = seats.device_of(e, cell, shape.sums.expert_shards);
+      const bool far = shape.rank_of(device) != shape.home_rank(record);
+      if (routing[b][static_cast<size_t>(e)] > 0 && far) devices.insert(device);
+    }
+    for (const int device : devices) guests.push_back({record, device});
+  }
+  return guests;
 }
 
 LayerRouting routing_to_seats(const RunShape& shape, Microbatches microbatches,

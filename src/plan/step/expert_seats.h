@@ -10,10 +10,15 @@
 // phase, and their fp32 gradient back. RunShape::sharing says whether rows or weights do, or
 // whichever has fewer bytes: bf16 weights of 3 d f elements have 24 d f, a row 10 d + 8, so that
 // they travel for more than about 2.4 f rows of an expert and a device; where rows stay until their
-// backward (RunShape::kept_rows) one has 8 d + 8, and that is 3 f.
+// backward (RunShape::kept_rows) one has 8 d + 8, and that is 3 f. Weights that stay until then
+// (RunShape::guest_layers) travel once, and have 18 d f.
 //
-// Where there are copies of all experts (plan/step/stages.h), an expert is a guest of each
-// group but its home's, for the shards that the group attends to.
+// Guests on other ranks have room for the experts of two layers at least, or of as many as there is
+// memory for (HEXA-MoE's pipeline-shared cache); or where that is short, for two waves of a
+// layer's. With room for layers weights come a layer ahead of their use, while the layer before is
+// in work. In the backward all routing is known, and so is which. In the forward it is guessed by
+// the rows of the step before, with Sharing::kData alone: an expert that has rows again came ahead,
+// one that has none came for nothing, and one that had none comes when it is due.
 //
 // RunShape::exchange is the order of rows only (plan/rounds/exchange_order.h). A guest's rows stay
 // where they are, so no parcel has them: messages of HALO and Aurora's rounds carry the other rows
@@ -35,6 +40,12 @@
 #include "plan/step/run_shape.h"
 
 namespace pagoda {
+
+// An expert's weights on a device that computes with them.
+struct ExpertUse {
+  int64_t record = 0;
+  int device = 0;
+};
 
 // [expert] its device. Among equal experts the lower comes first, among equal ends the lower
 // device. `rows`: (experts), not below 0; `speeds`: [device], above 0; `taken`: [device] the rows
@@ -78,6 +89,10 @@ int64_t travelling_weight_bytes(const RunShape& shape, int64_t record);
 // microbatches'.
 LayerSeats layer_seats(const RunShape& shape, int64_t layer, Microbatches microbatches,
                        const LayerRouting& routing);
+
+// The guests on other ranks than their homes that have rows, in the order of records and devices.
+std::vector<ExpertUse> far_guests(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                  const LayerRouting& routing);
 
 // What of the routing goes to experts' seats: all but the rows of their guests.
 LayerRouting routing_to_seats(const RunShape& shape, Microbatches microbatches,

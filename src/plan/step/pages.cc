@@ -55,12 +55,6 @@ int64_t layer_sums(const RunShape& shape) {
   return layer_sets(shape) * std::ssize(shape.attending_devices()) * PageTable::sum_pages(shape);
 }
 
-int64_t boundaries(const RunShape& shape) {
-  int64_t count = 0;
-  for (int64_t l = 0; l < shape.num_layers; ++l) count += shape.leaves_stage(l);
-  return count;
-}
-
 // Whether rows of tokens that one device attends to may be computed by the other.
 bool exchange(const RunShape& shape, int from, int seat) {
   return from != seat && shape.stages.of_device(from) == shape.stages.of_device(seat) &&
@@ -167,13 +161,14 @@ PageTable::PageTable(const RunShape& shape)
 
 int64_t PageTable::count(const RunShape& shape) {
   const int64_t of_microbatch =
-      (shape.num_layers + 1) + shape.num_layers + boundaries(shape) + 3 * shape.stages.count;
+      (shape.num_layers + 1) + shape.num_layers + shape.boundaries() + 3 * shape.stages.count;
   const int64_t parcels =
       exchanging_pairs(shape) * parcel_pages(shape) + 2 * std::ssize(messages(shape));
   const int64_t of_tables = std::ssize(devices_with_sums(shape)) * sum_pages(shape);
   const int64_t sums = shape.training ? of_tables + shape.tied_embeddings : 0;
   const std::vector<int64_t> of_experts = expert_sums(shape);
-  const int64_t guests = std::ssize(shape.attending_devices()) * guest_pages(shape);
+  int64_t guests = 0;
+  for (const int d : shape.attending_devices()) guests += guest_pages(shape, shape.rank_of(d));
   const std::vector<int64_t> kept = kept_pages(shape);
   return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
          guests + std::accumulate(kept.begin(), kept.end(), int64_t{0}) +
@@ -277,19 +272,22 @@ void PageTable::add_messages(const RunShape& shape) {
   }
 }
 
-int64_t PageTable::guest_pages(const RunShape& shape) {
-  if (!shape.weights_travel() || shape.ranks() == 1) return 0;
+int64_t PageTable::guest_pages(const RunShape& shape, int rank) {
+  if (!shape.has_far_guests()) return 0;
+  if (shape.guest_layers > 0) return shape.guest_layers * shape.far_experts(rank);
   return waves_in_flight(shape.devices) * std::min(shape.group_blocks, shape.num_experts);
 }
 
 void PageTable::add_guests(const RunShape& shape) {
   first_guest_ = static_cast<int64_t>(pages.size());
   guest_place_.assign(static_cast<size_t>(devices_), 0);
+  guest_of_.resize(static_cast<size_t>(devices_));
   for (const int d : shape.attending_devices()) {
     guest_place_[static_cast<size_t>(d)] = static_cast<int64_t>(pages.size()) - first_guest_;
-    for (int64_t i = 0; i < guest_pages(shape); ++i) {
+    for (int64_t i = guest_pages(shape, shape.rank_of(d)); i > 0; --i) {
       add_on(d, PageKind::kGuestWeights, largest_expert(shape) * shape.dtype_bytes);
     }
+    guest_of_[static_cast<size_t>(d)] = shape.guest_places(shape.rank_of(d));
   }
 }
 

@@ -33,7 +33,8 @@
 //   gathered(w, d, n, i)   on d: what it sends to the devices of n, before it is sent
 //   passing(w, d, n, i)    on d's counterpart in n: the same, before it is passed on
 //   guest(d, i)            on d, which attends: weights of an expert whose home is another rank
-//                          (plan/step/expert_seats.h); the experts of an action take them by turns
+//                          (plan/step/expert_seats.h); the experts of an action take them by turns,
+//                          or those of RunShape::guest_layers have one each, guest_of(d, r)
 // A group of n rows has its arrays behind one another without gaps, so that exactly n rows travel.
 // Sums of dense gradients (plan/sums/sum_plan.h), in training:
 //   gradient_sum(d, i)     fp32 elements of the largest dense record. A record's begin at 0, but
@@ -95,9 +96,9 @@ struct PageTable {
   static int64_t count(const RunShape& shape);
   // Sums of dense gradients that each device has room for: what the largest of them needs.
   static int64_t sum_pages(const RunShape& shape);
-  // Weights of other ranks' experts that a device which attends has room for: those of the waves in
-  // flight.
-  static int64_t guest_pages(const RunShape& shape);
+  // Weights of other ranks' experts that a device of the rank has room for if it attends: those of
+  // RunShape::guest_layers, or of the waves in flight.
+  static int64_t guest_pages(const RunShape& shape, int rank);
   // The most sums of an expert at a time; not by chunks: of a device's experts.
   static int64_t expert_sum_pages(const RunShape& shape);
   // [device] the actions of experts in a pass whose rows stay there.
@@ -189,9 +190,14 @@ struct PageTable {
   }
   // Whether it is one of the latter two.
   bool is_message(PageId page) const { return page >= first_message_ && page < first_guest_; }
-  // REQUIRES: the device attends, i < guest_pages(shape).
+  // REQUIRES: the device attends, i < guest_pages(shape, its rank).
   PageId guest(int64_t device, int64_t i) const {
     return static_cast<PageId>(first_guest_ + guest_place_[static_cast<size_t>(device)] + i);
+  }
+  // REQUIRES: the device attends, the record is an expert at home on another rank, and
+  // RunShape::guest_layers is above 0.
+  PageId guest_of(int64_t device, int64_t record) const {
+    return guest(device, guest_of_[static_cast<size_t>(device)][static_cast<size_t>(record)]);
   }
   // REQUIRES: the device attends; by chunks, in the stage of the embedding or of the head.
   PageId gradient_sum(int64_t device, int64_t i) const {
@@ -269,6 +275,7 @@ struct PageTable {
   std::vector<int32_t> messages_;  // [way][from][node] its number; -1: there is none
   int64_t num_messages_ = 0, nodes_ = 0;
   std::vector<int64_t> guest_place_;                  // [device] its first guest() among all
+  std::vector<std::vector<int64_t>> guest_of_;        // [device][record] RunShape::guest_places
   // [layer * devices + device] its first kept_rows() among all; -1: it keeps none
   std::vector<int64_t> kept_place_;
   int64_t kept_waves_ = 0;

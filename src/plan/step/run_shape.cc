@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/check.h"
 
 namespace pagoda {
 
@@ -37,6 +38,12 @@ bool RunShape::computes_with(int device, int64_t record) const {
   if (tied && stage == stage_of(num_layers)) return true;
   const int64_t layer = record == head() ? num_layers : records[static_cast<size_t>(record)].layer;
   return stage == stage_of(layer);
+}
+
+int64_t RunShape::boundaries() const {
+  int64_t count = 0;
+  for (int64_t l = 0; l < num_layers; ++l) count += leaves_stage(l);
+  return count;
 }
 
 bool RunShape::keeps_rows(int64_t layer, int device) const {
@@ -76,6 +83,35 @@ bool RunShape::rank_computes_with(int rank, int64_t record) const {
     if (computes_with(d, record)) return true;
   }
   return false;
+}
+
+int64_t RunShape::far_experts(int rank) const {
+  int64_t most = 0;
+  for (int64_t l = 0; l < num_layers; ++l) {
+    int64_t far = 0;
+    for (int64_t e = 0; e < (is_moe[static_cast<size_t>(l)] ? num_experts : 0); ++e) {
+      far += home_rank(expert(l, e)) != rank;
+    }
+    most = std::max(most, far);
+  }
+  return most;
+}
+
+std::vector<int64_t> RunShape::guest_places(int rank) const {
+  if (!has_far_guests() || guest_layers == 0) return {};
+  CHECK(guest_layers >= std::min<int64_t>(2, moe_layers()));
+  const int64_t of_layer = far_experts(rank);
+  std::vector<int64_t> places(records.size(), -1);
+  int64_t turn = 0;
+  for (int64_t l = 0; l < num_layers; ++l) {
+    if (!is_moe[static_cast<size_t>(l)]) continue;
+    int64_t next = turn * of_layer;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      if (home_rank(expert(l, e)) != rank) places[static_cast<size_t>(expert(l, e))] = next++;
+    }
+    turn = (turn + 1) % guest_layers;
+  }
+  return places;
 }
 
 int64_t RunShape::most_round_blocks() const {

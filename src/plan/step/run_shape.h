@@ -127,6 +127,12 @@ struct RunShape {
   // unless kRows: in training SumShape::expert_shards above 1, rounds() is 1, and
   // PlanOptions::same_blocks().
   Sharing sharing = Sharing::kRows;
+  // Weights that came from another rank stay on a guest's device until those of so many further
+  // layers with experts have come; 0: while two waves need them. Then they come a layer ahead of
+  // their use where it is known which (plan/step/expert_seats.h), and not again for the backward of
+  // so many last layers. The number changes no bit. REQUIRES unless 0: at least two, or one for
+  // each layer with experts.
+  int64_t guest_layers = 0;
   PlanOptions options;
   // Experts read the rows of microbatches that their own device attends to where attention left
   // them, in the in-layer buffers, through the re-index vector (HEXA-MoE 3.2): nothing is copied
@@ -176,6 +182,7 @@ struct RunShape {
   bool leaves_stage(int64_t layer) const {
     return layer + 1 < num_layers && stage_of(layer) != stage_of(layer + 1);
   }
+  int64_t boundaries() const;  // layers of which that holds
   int attending(int64_t layer, int64_t microbatch) const {
     return device_of_shard(shard_device,
                            stage_of(layer) * sums.shards + sums.shard(microbatch, microbatches));
@@ -207,6 +214,18 @@ struct RunShape {
   bool has_guests() const { return weights_travel() || copies.several(); }
   // To rows, in place of these.
   bool weights_travel() const { return sharing != Sharing::kRows; }
+  // Guests may be of other ranks than their experts' homes.
+  bool has_far_guests() const { return weights_travel() && ranks() > 1; }
+  // The most experts of a layer that are at home on other ranks than this.
+  int64_t far_experts(int rank) const;
+  // [record] where a guest on a device of the rank has its weights, among those of guest_layers;
+  // -1: it is at home there. Layers take turns. Empty without guest_layers.
+  std::vector<int64_t> guest_places(int rank) const;
+  int64_t moe_layers() const { return std::count(is_moe.begin(), is_moe.end(), uint8_t{1}); }
+  // Whether weights that came to a guest for the layer's forward are there for its backward.
+  bool keeps_guests(int64_t layer) const {
+    return std::count(is_moe.begin() + layer, is_moe.end(), uint8_t{1}) <= guest_layers;
+  }
   // Whether routing may have the device compute any expert of its rank.
   bool may_compute_any(int device) const {
     return !seat_speeds.empty() || (weights_travel() && attends(device));

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "plan/step/expert_seats.h"
 
 namespace pagoda {
 
@@ -211,9 +210,10 @@ void StepPlan::forward_attention(int64_t layer, Microbatches microbatches, TaskL
 }
 
 void StepPlan::forward_experts(int64_t layer, Microbatches microbatches,
-                               const LayerRouting& routing, TaskList& tasks, int64_t before) const {
+                               const LayerRouting& routing, TaskList& tasks,
+                               const BesideExperts& beside) const {
   expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, routing),
-               Phase::kForward, nullptr, before, tasks);
+               Phase::kForward, nullptr, beside, tasks);
 }
 
 void StepPlan::residual(int64_t layer, Microbatches microbatches, TaskList& tasks) const {
@@ -396,7 +396,7 @@ Task StepPlan::backward_task(TaskKind kind, int64_t layer, int64_t microbatch, P
 // The gradients of the shared expert are summed here, those of the record's rest with attention's.
 size_t StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
                                   const LayerRouting& routing, TaskList& tasks,
-                                  int64_t before) const {
+                                  const BesideExperts& beside) const {
   check_taken_together(microbatches);
   const int64_t record = shape_.layer_record[layer];
   const RecordShape& dense = shape_.records[record];
@@ -426,7 +426,7 @@ size_t StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
   if (shape_.pages_expert_sums()) sums.emplace(shape_, pages_, layer, routing, seats);
   const size_t rest =
       expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, own, seats),
-                   Phase::kBackward, sums ? &*sums : nullptr, before, tasks);
+                   Phase::kBackward, sums ? &*sums : nullptr, beside, tasks);
   if (shape_.rounds() == 1 || !finishes(microbatches)) return rest;
   // Gradients of experts whose last rows were in a chunk before this one.
   const std::vector<int64_t> here = tokens_per_expert(own), all = tokens_per_expert(routing);

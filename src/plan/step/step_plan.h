@@ -26,6 +26,7 @@
 
 #include "plan/step/action.h"
 #include "plan/step/expert_blocks.h"
+#include "plan/step/expert_seats.h"
 #include "plan/step/expert_sums.h"
 #include "plan/step/pages.h"
 #include "plan/step/run_shape.h"
@@ -35,10 +36,13 @@
 
 namespace pagoda {
 
-// An expert's weights on a device that computes with them.
-struct ExpertUse {
-  int64_t record = 0;
-  int device = 0;
+// What an action of experts follows from beside its routing.
+struct BesideExperts {
+  // How many actions of experts the pass has had, which take turns in the exchange pages.
+  int64_t actions_before = 0;
+  const WeightCopies* copies = nullptr;  // what guests have already; nullptr: nothing
+  // Guests of the action that comes next, which get their weights between the waves of this one.
+  std::span<const ExpertUse> ahead = {};
 };
 
 class StepPlan {
@@ -62,15 +66,18 @@ class StepPlan {
                     TaskList& tasks) const;
   // Uploads the weights of experts ahead of their use.
   void prefetch(std::span<const ExpertUse> uses, TaskList& tasks) const;
+  // Sends weights of experts ahead of their use to guests on other ranks that have not the newest,
+  // or with `changed` to all of these. REQUIRES: RunShape::guest_layers above 0.
+  void send_guests(std::span<const ExpertUse> guests, Phase phase, const WeightCopies& copies,
+                   bool changed, TaskList& tasks) const;
 
   // Each function below makes the tasks of an action (plan/step/action.h).
   void embed(Microbatches microbatches, TaskList& tasks) const;
   // Attention, and the router if the layer has experts or else its MLP.
   void forward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
-  // `routing`: the microbatches'. `before`: how many actions of experts the pass has had, which
-  // take turns in the exchange pages.
+  // `routing`: the microbatches'.
   void forward_experts(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
-                       TaskList& tasks, int64_t before = 0) const;
+                       TaskList& tasks, const BesideExperts& beside = {}) const;
   void residual(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
   void head(Microbatches microbatches, TaskList& tasks) const;
   // The head and the backward take chunks in ascending order, and finish gradients behind the last.
@@ -79,7 +86,7 @@ class StepPlan {
   // Returns where in `tasks` those begin that should stand behind attention of other chunks:
   // zebra's devices that attend have experts too. Else the end.
   size_t backward_experts(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
-                          TaskList& tasks, int64_t before = 0) const;
+                          TaskList& tasks, const BesideExperts& beside = {}) const;
   void backward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
   void embed_backward(Microbatches microbatches, TaskList& tasks) const;
 
@@ -107,7 +114,7 @@ class StepPlan {
   bool has_own(const ExpertWave& wave) const;
   size_t expert_tasks(int64_t layer, Microbatches microbatches,
                       const std::vector<ExpertWave>& waves, Phase phase, ExpertSums* sums,
-                      int64_t before, TaskList& tasks) const;
+                      const BesideExperts& beside, TaskList& tasks) const;
   bool finishes(Microbatches microbatches) const;
   void check_taken_together(Microbatches microbatches) const;
   void expert_gradient(const Task& like, std::optional<PageId> sum, TaskList& tasks) const;
@@ -135,8 +142,11 @@ class StepPlan {
     int64_t first_byte = 0;
     bool begun = false;
   };
-  // [device, record] where an action has weights of another rank's expert.
-  using GuestWeights = std::map<std::pair<int64_t, int64_t>, PageId>;
+  // What an action has of other ranks' experts.
+  struct GuestWeights {
+    const WeightCopies* copies = nullptr;                      // Before's
+    std::map<std::pair<int64_t, int64_t>, PageId> pages = {};  // [device, record]
+  };
   struct Travel {
     int64_t from = 0, to = 0;  // devices
     PageId source = 0, target = 0;
@@ -148,6 +158,7 @@ class StepPlan {
   };
   void bring_guests(const WavePlace& at, const ExpertWave& wave, GuestWeights& guests,
                     TaskList& tasks) const;
+  void send_guest(const ExpertUse& guest, Phase phase, PageId page, TaskList& tasks) const;
   void dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
   void hand_out(const WavePlace& at, const Crossing& of, Filled& page, TaskList& tasks) const;
   void pack(const WavePlace& at, const Crossing& of, Filled& page, TaskList& tasks) const;

@@ -51,37 +51,60 @@ void give_up_normed(size_t first_task, TaskList& tasks) {
 
 }  // namespace
 
-// Sends the weights of experts to devices of other ranks that compute rows of theirs, once in the
-// action: ahead of the wave's rows, while the wave before is in work. A device's guests take its
-// pages by turns, which are as many as the experts of two waves can be.
+// Sends an expert's weights from its home's host to a device of another rank, where they have a
+// lane of their own: who needs them waits for them, and nothing else that arrives does.
+void StepPlan::send_guest(const ExpertUse& guest, Phase phase, PageId page, TaskList& tasks) const {
+  const RecordShape& record = shape_.records[static_cast<size_t>(guest.record)];
+  Task send = task(TaskKind::kSendPage, phase, record.layer, -1);
+  send.record = guest.record;
+  send.expert = static_cast<int32_t>(record.expert);
+  send.lane = Lane::kOut;
+  send.device = static_cast<uint8_t>(record.device);
+  send.peer = static_cast<uint8_t>(guest.device);
+  send.bytes = record.num_elements * shape_.dtype_bytes;
+  Task receive = send;
+  receive.kind = TaskKind::kReceivePage;
+  receive.lane = Lane::kWeights;
+  std::swap(receive.device, receive.peer);
+  send.on_host = true;
+  send.use(pages_.weights(guest.record), Place::host(), Access::kRead);
+  receive.use(page, Place::on_device(guest.device), Access::kCreate);
+  tasks.push_back(send);
+  tasks.push_back(receive);
+}
+
+void StepPlan::send_guests(std::span<const ExpertUse> guests, Phase phase,
+                           const WeightCopies& copies, bool changed, TaskList& tasks) const {
+  for (const ExpertUse& guest : guests) {
+    const PageId page = pages_.guest_of(guest.device, guest.record);
+    if (!changed && copies.is_good_guest(guest.record, page)) continue;
+    send_guest(guest, phase, page, tasks);
+  }
+}
+
+// Sends weights of experts to devices of other ranks that compute rows of theirs and have not the
+// newest, once in the action: ahead of the wave's rows, while the wave before is in work. Unless
+// layers have pages of their own, a device's guests take its pages by turns, which are as many as
+// the experts of two waves can be.
 void StepPlan::bring_guests(const WavePlace& at, const ExpertWave& wave, GuestWeights& guests,
                             TaskList& tasks) const {
   for (size_t d = 0; d < wave.size() && shape_.weights_travel(); ++d) {
     const auto device = static_cast<int>(d);
     for (const ExpertGroup::Block& block : wave[d].blocks) {
       const int64_t record = shape_.expert(at.layer, block.expert);
-      if (shape_.rank_of(device) == shape_.home_rank(record)) continue;
-      const int64_t before = std::count_if(guests.begin(), guests.end(), [&](const auto& guest) {
-        return guest.first.first == device;
-      });
-      const PageId page = pages_.guest(device, before % PageTable::guest_pages(shape_));
-      if (!guests.emplace(std::pair(device, record), page).second) continue;
-      Task send = task(TaskKind::kSendPage, at.phase, at.layer, -1);
-      send.record = record;
-      send.expert = static_cast<int32_t>(block.expert);
-      send.lane = Lane::kOut;
-      send.device = static_cast<uint8_t>(shape_.records[static_cast<size_t>(record)].device);
-      send.peer = static_cast<uint8_t>(device);
-      send.bytes = shape_.records[static_cast<size_t>(record)].num_elements * shape_.dtype_bytes;
-      Task receive = send;
-      receive.kind = TaskKind::kReceivePage;
-      receive.lane = Lane::kIn;
-      std::swap(receive.device, receive.peer);
-      send.on_host = true;
-      send.use(pages_.weights(record), Place::host(), Access::kRead);
-      receive.use(page, Place::on_device(device), Access::kCreate);
-      tasks.push_back(send);
-      tasks.push_back(receive);
+      const int rank = shape_.rank_of(device);
+      if (rank == shape_.home_rank(record)) continue;
+      const bool by_turns = shape_.guest_layers == 0;
+      const int64_t before =
+          std::count_if(guests.pages.begin(), guests.pages.end(),
+                        [&](const auto& guest) { return guest.first.first == device; });
+      const PageId page = by_turns
+                              ? pages_.guest(device, before % PageTable::guest_pages(shape_, rank))
+                              : pages_.guest_of(device, record);
+      if (!guests.pages.emplace(std::pair(device, record), page).second) continue;
+      const bool there =
+          !by_turns && guests.copies != nullptr && guests.copies->is_good_guest(record, page);
+      if (!there) send_guest({record, device}, at.phase, page, tasks);
     }
   }
 }
@@ -113,8 +136,9 @@ void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int64_t se
   for (size_t i = 0; i < group.blocks.size(); ++i) {
     Task t = block_task(at, group.blocks[i], seat);
     t.joins_next = i + 1 < group.blocks.size();
-    const auto guest = guests.find({seat, t.record});
-    t.use(guest == guests.end() ? pages_.weights(t.record) : guest->second, place, Access::kRead);
+    const auto guest = guests.pages.find({seat, t.record});
+    const bool far = guest != guests.pages.end();
+    t.use(far ? guest->second : pages_.weights(t.record), place, Access::kRead);
     t.use(pages_.outbound(seat, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
     if (has_inbound(group, seat)) {
       t.use(inbound(at, seat), place, Access::kRead);
@@ -289,7 +313,7 @@ bool StepPlan::has_own(const ExpertWave& wave) const {
 // Returns where the first wave of devices that attend begins in zebra, else the end.
 size_t StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
                               const std::vector<ExpertWave>& waves, Phase phase, ExpertSums* sums,
-                              int64_t before, TaskList& tasks) const {
+                              const BesideExperts& beside, TaskList& tasks) const {
   const int64_t in_flight = waves_in_flight(shape_.devices), ahead = in_flight - 1;
   index(layer, microbatches, phase, tasks);
   if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
@@ -297,13 +321,13 @@ size_t StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
   const auto count = static_cast<int64_t>(waves.size());
   // A chunk's wave arrives while the one before it computes, so they have different pages, also
   // where one of them is the only wave of its chunk.
-  const int64_t begin = shape_.rounds() == 1 ? 0 : before;
+  const int64_t begin = shape_.rounds() == 1 ? 0 : beside.actions_before;
   const auto place = [&](int64_t i) {
     const int64_t slot = (begin + i) % in_flight;
     return WavePlace{phase, layer, i, slot, microbatches.first, microbatches.count};
   };
   std::optional<size_t> own;
-  GuestWeights guests;
+  GuestWeights guests{beside.copies};
   for (int64_t i = -ahead; i < count + ahead; ++i) {
     const int64_t next = i + ahead, done = i - ahead;
     if (next < count) {
@@ -315,6 +339,11 @@ size_t StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
     const bool combines = done >= 0;
     if (combines && ahead > 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
     if (i >= 0 && i < count) {
+      // Each wave sends as many, where sums of gradients leave the network room.
+      const auto first = static_cast<size_t>(i * std::ssize(beside.ahead) / count);
+      const auto end = static_cast<size_t>((i + 1) * std::ssize(beside.ahead) / count);
+      const std::span<const ExpertUse> part = beside.ahead.subspan(first, end - first);
+      if (!part.empty()) send_guests(part, phase, *beside.copies, false, tasks);
       compute(place(i), waves[static_cast<size_t>(i)], guests, sums, tasks);
     }
     if (combines && ahead == 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);

@@ -9,8 +9,12 @@
 namespace pagoda {
 namespace {
 
+bool waits_for_update(const StepPlan& plan, const PendingUpdates& updates, int64_t record) {
+  return updates.has_pending(record) && plan.shape().trains(record);
+}
+
 void apply(const StepPlan& plan, const PendingUpdates& updates, int64_t record, TaskList& tasks) {
-  if (!updates.has_pending(record) || !plan.shape().trains(record)) return;
+  if (!waits_for_update(plan, updates, record)) return;
   plan.adam(record, updates.pending(record), updates.has_gradient(record), tasks);
 }
 
@@ -62,7 +66,6 @@ StepSchedule::StepSchedule(const StepPlan* plan, const PendingUpdates* updates,
     : plan_(*plan),
       updates_(updates),
       forecast_(forecast),
-      copies_(copies),
       extent_(extent),
       actions_(make_actions(plan->shape(), extent)),
       experts_begun_(static_cast<size_t>(plan->shape().stages.count), 0),
@@ -70,6 +73,7 @@ StepSchedule::StepSchedule(const StepPlan* plan, const PendingUpdates* updates,
       routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)) {
   CHECK(extent != PassExtent::kStep || plan->options().training);
   CHECK(copies != nullptr || plan->shape().ranks() == 1);
+  if (copies != nullptr) copies_ = *copies;
   for (size_t i = 0; i < actions_.size(); ++i) {
     const Action& action = actions_[i];
     const bool of_layers = action.phase == Phase::kForward && action.kind != ActionKind::kHead;
@@ -89,16 +93,33 @@ int64_t StepSchedule::records_of_layer(int64_t layer) const {
   return 1 + (plan_.shape().is_moe[layer] ? plan_.shape().num_experts : 0);
 }
 
-// Applies the record's update if it should not wait, and sends copied weights that others lack.
+// The piece's tasks so far are behind the schedule.
+void StepSchedule::account(const TaskList& tasks) {
+  if (copies_) copies_->account(std::span(tasks).subspan(accounted_));
+  accounted_ = tasks.size();
+}
+
+StepSchedule::Uses StepSchedule::of_record(Uses uses, int64_t record) {
+  const auto [first, end] =
+      std::equal_range(uses.begin(), uses.end(), ExpertUse{record, 0},
+                       [](const ExpertUse& a, const ExpertUse& b) { return a.record < b.record; });
+  return {first, end};
+}
+
+// Applies the record's update if it should not wait, and sends weights that others lack: copied
+// ones, and those of the layer's guests, unless an update waits for their routing.
 // True if the host has updated it.
-bool StepSchedule::apply_and_send(int64_t record, TaskList& tasks) const {
+bool StepSchedule::apply_and_send(int64_t record, Uses guests, TaskList& tasks) const {
   const size_t before = tasks.size();
   if (updates_ != nullptr) apply_overdue(plan_, *updates_, record, record + 1, tasks);
   const bool updated = tasks.size() > before;
   const bool on_host = updated && tasks.back().on_host;
-  if (copies_ != nullptr && plan_.shape().is_copied(record)) {
+  if (copies_ && plan_.shape().is_copied(record)) {
     plan_.send_weights(record, *copies_, updated, tasks);
   }
+  const bool waits = !updated && updates_ != nullptr && waits_for_update(plan_, *updates_, record);
+  const Uses of = of_record(guests, record);
+  if (!waits && !of.empty()) plan_.send_guests(of, Phase::kForward, *copies_, updated, tasks);
   return on_host;
 }
 
@@ -110,15 +131,14 @@ void StepSchedule::make_ready(int64_t first_record, int64_t last_record, TaskLis
   std::vector<ExpertUse> expected;
   // Whole layers take turns in the devices' slots.
   if (!plan_.shape().options.whole_layers) expected = expected_experts(layer);
+  const std::vector<ExpertUse> guests = expected_guests(layer);
   asked_.clear();
   for (int64_t r = first_record; r < last_record; ++r) {
-    const bool on_host = apply_and_send(r, tasks);
-    const auto [first, end] = std::equal_range(
-        expected.begin(), expected.end(), ExpertUse{r, 0},
-        [](const ExpertUse& a, const ExpertUse& b) { return a.record < b.record; });
-    if (!on_host || first == end) continue;
+    const bool on_host = apply_and_send(r, guests, tasks);
+    const Uses of = of_record(expected, r);
+    if (!on_host || of.empty()) continue;
     asked_.push_back(r);
-    plan_.prefetch({first, end}, tasks);
+    plan_.prefetch(of, tasks);
   }
 }
 
@@ -135,6 +155,31 @@ std::vector<ExpertUse> StepSchedule::expected_experts(int64_t layer) const {
     uses.push_back({shape.expert(layer, e), seats[static_cast<size_t>(e)]});
   }
   return uses;
+}
+
+// Whether guests get their weights a layer ahead of use.
+bool StepSchedule::sends_ahead() const {
+  const RunShape& shape = plan_.shape();
+  return copies_ && shape.has_far_guests() && shape.guest_layers > 0 && shape.options.prefetch;
+}
+
+// The guests whose weights leave before the layer's routing is known.
+std::vector<ExpertUse> StepSchedule::expected_guests(int64_t layer) const {
+  const RunShape& shape = plan_.shape();
+  const bool guesses = sends_ahead() && shape.sharing == Sharing::kData && forecast_ != nullptr;
+  if (!guesses || layer < 0 || !shape.is_moe[layer]) return {};
+  return forecast_->expected_guests(shape, layer);
+}
+
+// The guests of the next layer down with experts, whose routing is known.
+std::vector<ExpertUse> StepSchedule::guests_below(int64_t layer) const {
+  if (!sends_ahead()) return {};
+  const RunShape& shape = plan_.shape();
+  for (--layer; layer >= 0; --layer) {
+    if (!shape.is_moe[layer]) continue;
+    return far_guests(shape, layer, all_microbatches(shape), layer_routing(routing_, layer));
+  }
+  return {};
 }
 
 void StepSchedule::embed(const Action& action, TaskList& tasks) {
@@ -178,11 +223,13 @@ void StepSchedule::experts(const Action& action, TaskList& tasks) {
     const size_t before = tasks.size();
     if (tokens[e] > 0) apply(plan_, *updates_, record, tasks);
     const bool changed = tasks.size() > before;
-    if (changed && copies_ != nullptr && shape.is_copied(record)) {
+    if (changed && copies_ && shape.is_copied(record)) {
       plan_.send_weights(record, *copies_, true, tasks);
     }
   }
-  plan_.forward_experts(action.layer, action.microbatches, routing, tasks, begin_experts(action));
+  account(tasks);
+  plan_.forward_experts(action.layer, action.microbatches, routing, tasks,
+                        {begin_experts(action), copies()});
 }
 
 void StepSchedule::resolve(const LayerRouting& routing) {
@@ -209,7 +256,12 @@ void StepSchedule::resolve(const LayerRouting& routing) {
 void StepSchedule::foresee_updates(int64_t first_record, StepPiece& piece) const {
   const auto end = static_cast<int64_t>(plan_.shape().records.size());
   TaskList later;
-  for (int64_t r = first_record; r < end; ++r) apply_and_send(r, later);
+  std::vector<ExpertUse> guests;
+  for (int64_t r = first_record; r < end; ++r) {
+    const RecordShape& record = plan_.shape().records[r];
+    if (record.expert < 0) guests = expected_guests(record.layer);  // those of its layer follow
+    apply_and_send(r, guests, later);
+  }
   add_uses(later, piece.foreseen_later.emplace());
 }
 
@@ -227,8 +279,9 @@ void StepSchedule::foresee_rest(StepPiece& piece) const {
 void StepSchedule::backward_experts(const Action& action, TaskList& tasks) {
   const LayerRouting routing =
       layer_routing(routing_, action.layer, {0, action.microbatches.end()});
+  const std::vector<ExpertUse> ahead = guests_below(action.layer);
   const size_t own = plan_.backward_experts(action.layer, action.microbatches, routing, tasks,
-                                            begin_experts(action));
+                                            {begin_experts(action), copies(), ahead});
   const auto from = tasks.begin() + static_cast<std::ptrdiff_t>(own);
   held_.assign(from, tasks.end());
   held_of_ = action.microbatches;
@@ -239,6 +292,7 @@ void StepSchedule::add(const Action& action, StepPiece& piece) {
   if (action.microbatches == held_of_ || !leads_to_attention(action)) release(piece.tasks);
   add_now(action, piece);
   if (action.kind == ActionKind::kAttention) release(piece.tasks);
+  account(piece.tasks);
 }
 
 void StepSchedule::release(TaskList& tasks) {
@@ -304,6 +358,7 @@ void StepSchedule::add_tasks(StepPiece& piece) {
 bool StepSchedule::next(StepPiece& piece) {
   CHECK(!asked_routing_ || !unresolved(next_), "a layer is not resolved");
   piece = {};
+  accounted_ = 0;
   if (next_ == actions_.size()) return false;
   if (next_ == 0) {
     const bool of_steps = extent_ == PassExtent::kStep || !plan_.shape().training;

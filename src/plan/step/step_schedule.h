@@ -14,12 +14,14 @@
 // updates of the experts that routing chose are applied as soon as it is known.
 //
 // With several ranks the weights of copied records travel to those that compute with them at that
-// point, behind their updates (plan/step/weight_copies.h).
+// point, behind their updates (plan/step/weight_copies.h), and those of guests whose experts are
+// expected (plan/step/expert_seats.h). In the backward a layer's guests get theirs while the layer
+// above is computed.
 //
 // The caller accounts for all ranks' tasks of a piece in `updates` (kAdam applies them, kGradient
-// of an eager plan makes one pending) and in `copies` before it asks for the next piece. Pure: the
-// same answers give the same tasks. A copy of a schedule runs ahead by itself; in the backward it
-// needs no answers.
+// of an eager plan makes one pending) before it asks for the next piece, and for those of a pass in
+// `copies` before the next pass. Pure: the same answers give the same tasks. A copy of a schedule
+// runs ahead by itself; in the backward it needs no answers.
 #pragma once
 
 #include <cstdint>
@@ -90,7 +92,8 @@ void foresee(const StepPiece& piece, ResidencyOrPager& pages) {
 class StepSchedule {
  public:
   // Nothing is owned. `updates` is nullptr when no update can be pending, `forecast` when no
-  // experts are guessed, `copies` with one rank. REQUIRES: for kStep, a plan for training.
+  // experts are guessed, `copies`, which is copied, with one rank. REQUIRES: for kStep, a plan for
+  // training.
   StepSchedule(const StepPlan* plan, const PendingUpdates* updates, ExpertForecast* forecast,
                PassExtent extent, const WeightCopies* copies = nullptr);
 
@@ -126,16 +129,24 @@ class StepSchedule {
   int64_t records_of_layer(int64_t layer) const;
   // Records [first, last) of one layer, or of none.
   void make_ready(int64_t first_record, int64_t last_record, TaskList& tasks);
-  bool apply_and_send(int64_t record, TaskList& tasks) const;
+  using Uses = std::span<const ExpertUse>;
+  static Uses of_record(Uses uses, int64_t record);
+  bool apply_and_send(int64_t record, Uses guests, TaskList& tasks) const;
   void add_uses(const TaskList& tasks, std::vector<PageUse>& uses) const {
     add_own_uses(plan_.shape(), tasks, uses);
   }
   std::vector<ExpertUse> expected_experts(int64_t layer) const;
+  bool sends_ahead() const;
+  std::vector<ExpertUse> expected_guests(int64_t layer) const;
+  std::vector<ExpertUse> guests_below(int64_t layer) const;
+  void account(const TaskList& tasks);
+  const WeightCopies* copies() const { return copies_ ? &*copies_ : nullptr; }
 
   const StepPlan& plan_;
   const PendingUpdates* updates_;
   ExpertForecast* forecast_;
-  const WeightCopies* copies_;
+  std::optional<WeightCopies> copies_;  // behind the tasks so far
+  size_t accounted_ = 0;                // tasks of the piece that are in them
   PassExtent extent_;
   ActionList actions_;
   size_t next_ = 0;         // the next piece begins with this action

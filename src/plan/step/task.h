@@ -53,18 +53,26 @@ enum class TaskKind : uint8_t {
 inline constexpr int kTaskKinds = static_cast<int>(TaskKind::kGradient) + 1;
 
 // A device's streams of tasks: what is computed, what leaves for other devices, and what arrives
-// from those that share its layers; from the stages of layers below, rows; and of layers above,
-// gradients. So no computation waits behind an exchange that it does not need. A lane takes what
-// arrives one after the other; a device whose network card is faster than others has further ones
-// for rows, beside kIn (plan/rounds/card_lanes.h).
-enum class Lane : uint8_t { kCompute, kOut, kIn, kFromBelow, kFromAbove, kIn1, kIn2, kIn3 };
+// from those that share its layers; from the stages of layers below, rows; of layers above,
+// gradients; and from other ranks, weights of guests. So no computation waits behind an exchange
+// that it does not need. A lane takes what arrives one after the other; a device whose network card
+// is faster than others has further ones for rows, beside kIn (plan/rounds/card_lanes.h).
+enum class Lane : uint8_t {
+  kCompute,
+  kOut,
+  kIn,
+  kFromBelow,
+  kFromAbove,
+  kWeights,
+  kIn1,
+  kIn2,
+  kIn3
+};
 inline constexpr int kLanes = static_cast<int>(Lane::kIn3) + 1;
-inline constexpr int kLanesOfStages = static_cast<int>(Lane::kFromAbove) + 1;
-inline constexpr int kLanesOfOneStage = static_cast<int>(Lane::kIn) + 1;
-static_assert(kLanes - kLanesOfStages == kMostCardLanes - 1);
+static_assert(kLanes - static_cast<int>(Lane::kIn1) == kMostCardLanes - 1);
 // The n-th of those by which rows arrive.
 constexpr Lane in_lane(int n) {
-  return n == 0 ? Lane::kIn : static_cast<Lane>(kLanesOfStages + n - 1);
+  return n == 0 ? Lane::kIn : static_cast<Lane>(static_cast<int>(Lane::kIn1) + n - 1);
 }
 
 enum class Phase : uint8_t { kForward, kBackward, kOptimize };

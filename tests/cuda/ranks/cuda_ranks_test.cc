@@ -167,12 +167,16 @@ TEST_F(CudaRanks, LeaveTheBitsOfOneProcess) {
   }
 }
 
-// Weights come from another rank's host by MPI, between the rounds of NCCL.
+// Weights come from another rank's host by MPI, between the rounds of NCCL: when they are due, or a
+// layer ahead.
 TEST_F(CudaRanks, HaveGuests) {
   RankedRun ranked(ClipKind::kGlobal, DType::kBF16, kTinyConfig, 32, 6, Sharing::kData);
+  RankedCase ahead{.ranks = 2, .devices_each = 2, .smallest = true, .seed = 7};
+  ahead.more_bytes = 3 * 22 * 8 * kKiB;  // a third of it is what two layers' guests take
   for (RankedCase c :
        std::vector<RankedCase>{{.ranks = 2, .devices_each = 1, .smallest = true, .seed = 5},
-                               {.ranks = 2, .devices_each = 2, .smallest = true, .seed = 6}}) {
+                               {.ranks = 2, .devices_each = 2, .smallest = true, .seed = 6},
+                               ahead}) {
     SCOPED_TRACE(text_of(c));
     fake_cuda::start({.gpus = 4});
     fake_cuda::slow_down(static_cast<uint32_t>(c.seed), c.seed % 2 == 0 ? 40 : 0);
@@ -180,6 +184,7 @@ TEST_F(CudaRanks, HaveGuests) {
     PlannedCalls planned(c.ranks);
     c.stepped = [&](Session& session, const StepResult& step) {
       EXPECT_TRUE(session.shape().has_guests());
+      EXPECT_EQ(session.shape().guest_layers, c.more_bytes > 0 ? 2 : 0);
       planned.note(session, step);
     };
     const RankedOutcome outcome = run(ranked, c, open_fake);

@@ -5,7 +5,9 @@
 
 #include <random>
 
+#include "plan/memory/memory_plan.h"
 #include "tests/testing/plan/random_plan.h"
+#include "tests/testing/plan/two_ranks.h"
 
 namespace pagoda {
 namespace {
@@ -86,6 +88,67 @@ TEST(GroupChoice, WhatTheRunFileSaysIsTaken) {
   RunShape shape = shape_of(4, 4096);
   shape.options.group_blocks = 5;
   EXPECT_EQ(blocks(shape), 5);
+}
+
+// A guest's weights have a page of 4 KiB. By turns there are two of them, for two waves of a row
+// block: as many as two layers need, so that these cost nothing.
+TEST(GuestLayers, AreAsManyAsAThirdOfWhatIsLeftHasRoomFor) {
+  constexpr int64_t kPage = 4096;
+  RunShape shape = two_ranks({1, 1, 1, 1, 1}, Sharing::kData);
+  shape.group_blocks = 1;
+  const int64_t least = least_slots(shape, PageTable(shape), 0).device_bytes[0];
+  const auto chosen = [&](int64_t more) {
+    return choose_guest_layers(shape, least + more, [](int) { return int64_t{0}; });
+  };
+  EXPECT_EQ(chosen(0), 2);
+  EXPECT_EQ(chosen(3 * kPage - 1), 2);
+  EXPECT_EQ(chosen(3 * kPage), 3);
+  EXPECT_EQ(chosen(6 * kPage), 4);
+  EXPECT_EQ(chosen(9 * kPage - 1), 4);
+  EXPECT_EQ(chosen(kGiB), 5) << "there are no more";
+  shape.guest_layers = 4;
+  EXPECT_EQ(guest_layer_bytes(shape), std::vector<int64_t>{2 * kPage});
+  EXPECT_EQ(least_slots(shape, PageTable(shape), 0).device_bytes[0], least + 2 * kPage);
+}
+
+// Four pages by turns for the groups of two blocks, and less than two layers' are no use.
+TEST(GuestLayers, AreTwoAtLeastOrNone) {
+  RunShape shape = two_ranks({1, 1, 1}, Sharing::kData);
+  shape.num_experts = 8;
+  shape.group_blocks = 1;
+  shape.records = {{1000}};
+  shape.layer_record.clear();
+  for (int64_t l = 0; l < 3; ++l) {
+    shape.layer_record.push_back(std::ssize(shape.records));
+    shape.records.push_back({500, l});
+    for (int e = 0; e < 8; ++e) shape.records.push_back({240, l, e, e % 2});
+  }
+  shape.records.push_back({1008});
+  for (RecordShape& record : shape.records) record.state_bytes = 10 * record.num_elements;
+  const int64_t least = least_slots(shape, PageTable(shape), 0).device_bytes[0];
+  const auto chosen = [&](int64_t more) {
+    return choose_guest_layers(shape, least + more, [](int) { return int64_t{0}; });
+  };
+  // Two layers have four experts of the other rank each, and two waves two.
+  EXPECT_EQ(chosen(3 * 6 * 4096 - 1), 0);
+  EXPECT_EQ(chosen(3 * 6 * 4096), 2);
+  EXPECT_EQ(chosen(3 * 10 * 4096), 3);
+}
+
+// 100 rows of an expert on either device have more bytes than its weights, and 20 have fewer.
+TEST(GuestLayers, ByAutoAreForThoseThatAreLikely) {
+  RunShape shape = two_ranks({1, 1, 1}, Sharing::kAuto);
+  const auto nothing = [](int) { return int64_t{0}; };
+  EXPECT_EQ(choose_guest_layers(shape, kGiB, nothing), 3);
+  shape.microbatch_tokens = 20;
+  EXPECT_EQ(choose_guest_layers(shape, kGiB, nothing), 0);
+  shape.sharing = Sharing::kData;
+  EXPECT_EQ(choose_guest_layers(shape, kGiB, nothing), 3);
+  shape.sharing = Sharing::kRows;
+  EXPECT_EQ(choose_guest_layers(shape, kGiB, nothing), 0);
+  shape.sharing = Sharing::kData;
+  shape.device_rank.clear();
+  EXPECT_EQ(choose_guest_layers(shape, kGiB, nothing), 0) << "in one process";
 }
 
 }  // namespace

@@ -3,35 +3,23 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <tuple>
 #include <vector>
 
+#include "plan/memory/memory_plan.h"
 #include "plan/step/expert_seats.h"
 #include "plan/step/step_plan.h"
+#include "tests/testing/plan/dry_run.h"
+#include "tests/testing/plan/two_ranks.h"
 
 namespace pagoda {
 namespace {
 
-// Two devices, each of which attends to a microbatch and is the home of an expert of 3 d f = 240
-// elements: d = 8, f = 10.
+// One rank with the devices of both, and a layer.
 RunShape two_devices(Sharing sharing) {
-  RunShape shape;
-  shape.num_layers = 1;
-  shape.is_moe = {1};
-  shape.num_experts = 2;
-  shape.hidden_size = 8;
-  shape.experts_per_token = 2;
-  shape.microbatches = 2;
-  shape.microbatch_tokens = 100;
-  shape.row_block = 16;
-  shape.group_blocks = 8;
-  shape.devices = 2;
-  shape.shard_device = {0, 1};
-  shape.sums = {1, 2, 2};
-  shape.sharing = sharing;
-  shape.layer_record = {1};
-  shape.records = {{1000}, {500, 0}, {240, 0, 0, 0}, {240, 0, 1, 1}, {1008}};
-  for (RecordShape& record : shape.records) record.state_bytes = 10 * record.num_elements;
+  RunShape shape = two_ranks({1}, sharing);
+  shape.device_rank.clear();
   return shape;
 }
 
@@ -167,6 +155,7 @@ TEST(ExpertGuests, WeightsTravelToOtherRanksInEachPhase) {
     if (task.kind == TaskKind::kReceivePage) {
       EXPECT_EQ(shape.records[static_cast<size_t>(task.record)].device, 1 - task.device);
       EXPECT_EQ(task.uses[0].place, Place::on_device(task.device));
+      EXPECT_EQ(task.lane, Lane::kWeights) << "what else arrives does not wait for them";
     }
   }
 }
@@ -231,6 +220,180 @@ TEST(ExpertGuests, HaveNoPartOfAGradientIfTheyDoNotTrain) {
   const TaskList tasks = expert_tasks(shape, routing);
   EXPECT_EQ(travelled(tasks), (Travelled{4 * 12, 12 * 88}));
   EXPECT_EQ(gradients(tasks), (std::vector<int>{1}));
+}
+
+// A run of rank 0, whose states stay in the host. Of the tasks of all ranks it keeps those by which
+// weights come to guests, and of experts.
+class GuestSteps {
+ public:
+  explicit GuestSteps(const RunShape& shape)
+      : shape_(shape),
+        pages_(shape),
+        run_(shape, pages_, slots(), false,
+             Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0))) {}
+
+  // A step in which every layer has this routing. Returns the layers in the order in which their
+  // weights come (w) and their experts compute, forward (x) and backward (y), each run of them
+  // once.
+  std::string order(const LayerRouting& routing) {
+    Routing all;
+    for (const std::vector<int64_t>& counts : routing) {
+      LayerRouting& of_layers = all.emplace_back();
+      for (const uint8_t moe : shape_.is_moe) {
+        of_layers.push_back(moe != 0 ? counts : std::vector<int64_t>());
+      }
+    }
+    std::string order, newest;
+    came_ = 0;
+    run_.train(all, [&](const StepPiece& piece) {
+      for (const Task& task : piece.all_tasks()) {
+        const char* kind = kind_of(task);
+        if (kind == nullptr) continue;
+        came_ += *kind == 'w';
+        const std::string name = kind + std::to_string(task.layer);
+        if (name != newest) order += (order.empty() ? "" : " ") + name;
+        newest = name;
+      }
+    });
+    return order;
+  }
+  int64_t came() const { return came_; }  // weights of experts in the newest step
+
+ private:
+  std::vector<SlotClass> slots() const {
+    MemoryBudget budget{kRoomForAll, kRoomForAll, {0}};
+    budget.device_updates = false;
+    return plan_memory(shape_, pages_, budget, 0).take().classes;
+  }
+  static const char* kind_of(const Task& task) {
+    if (task.kind == TaskKind::kReceivePage && task.expert >= 0) return "w";
+    if (task.kind == TaskKind::kExpert) return "x";
+    return task.kind == TaskKind::kExpertBackward ? "y" : nullptr;
+  }
+
+  RunShape shape_;
+  PageTable pages_;
+  DryRun run_;
+  int64_t came_ = 0;
+};
+
+// Two row blocks of either expert on either device, which are a wave; and six, which are two.
+const LayerRouting kAllHaveRows = {{30, 30}, {30, 30}}, kTwoWaves = {{90, 90}, {90, 90}};
+
+// Guests take pages by turns. Weights come when a layer's experts are due, in both phases.
+TEST(GuestLayers, WithoutThemWeightsComeWhenTheyAreDue) {
+  GuestSteps steps(two_ranks({1, 1, 1, 1}, Sharing::kData));
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w1 x1 w2 x2 w3 x3 w3 y3 w2 y2 w1 y1 w0 y0");
+    EXPECT_EQ(steps.came(), 2 * 4 * 2);
+  }
+}
+
+// Two layers' weights are there at a time: those of the next layer come before this one's experts
+// compute, and those of the last two are still there when the backward begins. The first step has
+// nothing to guess by in the forward.
+TEST(GuestLayers, WeightsComeALayerAheadOfUse) {
+  RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kData);
+  shape.guest_layers = 2;
+  GuestSteps steps(shape);
+  EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w1 x1 w2 x2 w3 x3 y3 w1 y2 w0 y1 y0");
+  for (int step = 1; step < 3; ++step) {
+    EXPECT_EQ(steps.order(kAllHaveRows), "w0 w1 x0 w2 x1 w3 x2 x3 y3 w1 y2 w0 y1 y0");
+    EXPECT_EQ(steps.came(), 2 * (4 + 2));
+  }
+}
+
+// In the backward half of them come with each of two waves.
+TEST(GuestLayers, ComeAheadBetweenTheWavesOfABackward) {
+  RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kData);
+  shape.guest_layers = 2;
+  GuestSteps steps(shape);
+  steps.order(kTwoWaves);
+  EXPECT_EQ(steps.order(kTwoWaves), "w0 w1 x0 w2 x1 w3 x2 x3 y3 w1 y2 w1 y2 w0 y1 w0 y1 y0");
+  EXPECT_EQ(steps.came(), 2 * (4 + 2));
+}
+
+TEST(GuestLayers, WithoutPrefetchNothingComesAhead) {
+  RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kData);
+  shape.guest_layers = 2;
+  shape.options.prefetch = false;
+  GuestSteps steps(shape);
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w1 x1 w2 x2 w3 x3 y3 y2 w1 y1 w0 y0");
+  }
+}
+
+// With room for all layers weights come once a step.
+TEST(GuestLayers, OfAllLayersStayUntilTheirBackward) {
+  RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kData);
+  shape.guest_layers = 4;
+  GuestSteps steps(shape);
+  steps.order(kAllHaveRows);
+  EXPECT_EQ(steps.order(kAllHaveRows), "w0 w1 x0 w2 x1 w3 x2 x3 y3 y2 y1 y0");
+  EXPECT_EQ(steps.came(), 2 * 4);
+}
+
+// A layer without experts has no turn.
+TEST(GuestLayers, AreThoseWithExperts) {
+  RunShape shape = two_ranks({1, 0, 1, 1}, Sharing::kData);
+  shape.guest_layers = 2;
+  GuestSteps steps(shape);
+  EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w2 x2 w3 x3 y3 w0 y2 y0");
+  EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w2 w3 x2 x3 y3 w0 y2 y0");
+}
+
+// Where guests follow from the rows of each layer, nothing is guessed.
+TEST(GuestLayers, ComeAheadInTheBackwardByAuto) {
+  RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kAuto);
+  shape.guest_layers = 2;
+  GuestSteps steps(shape);
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w1 x1 w2 x2 w3 x3 y3 w1 y2 w0 y1 y0");
+  }
+}
+
+// Weights that do not change do not come again as long as nobody takes their place.
+TEST(GuestLayers, StayFromStepToStepIfTheyDoNotTrain) {
+  RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kData);
+  for (RecordShape& record : shape.records) {
+    if (record.expert >= 0) record.frozen_elements = record.num_elements;
+  }
+  shape.guest_layers = 2;
+  GuestSteps two(shape);
+  two.order(kAllHaveRows);
+  EXPECT_EQ(two.order(kAllHaveRows), "x0 w2 x1 w3 x2 x3 y3 w1 y2 w0 y1 y0");
+  shape.guest_layers = 4;
+  GuestSteps all(shape);
+  all.order(kAllHaveRows);
+  EXPECT_EQ(all.order(kAllHaveRows), "x0 x1 x2 x3 y3 y2 y1 y0");
+}
+
+// Device 0 has no rows of the other's expert in the second step: its weights come for nothing, and
+// in the third step, when it has some again, they come when they are due.
+TEST(GuestLayers, AreGuessedByTheStepBefore) {
+  RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kData);
+  shape.guest_layers = 2;
+  GuestSteps steps(shape);
+  steps.order(kAllHaveRows);
+  EXPECT_EQ(steps.order({{30, 0}, {30, 30}}), "w0 w1 x0 w2 x1 w3 x2 x3 y3 w1 y2 w0 y1 y0");
+  EXPECT_EQ(steps.came(), 4 * 2 + 2);
+  EXPECT_EQ(steps.order(kAllHaveRows), "w0 w1 w0 x0 w2 w1 x1 w3 w2 x2 w3 x3 y3 w1 y2 w0 y1 y0");
+  EXPECT_EQ(steps.came(), 4 * 2 + 2 * 2);
+}
+
+// Weights that travel once have 240 x (2 + 4) bytes, as many as 16.4 rows.
+TEST(GuestLayers, TravelForFewerRowsWhereTheyStay) {
+  RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kAuto);
+  shape.guest_layers = 2;
+  for (int64_t l = 0; l < 4; ++l) {
+    const auto is_guest = [&](int64_t rows) {
+      const LayerRouting routing = {{0, 0}, {rows, 0}};
+      return layer_seats(shape, l, all_microbatches(shape), routing).guests[1] == 1;
+    };
+    const int64_t enough = l < 2 ? 22 : 17;
+    EXPECT_FALSE(is_guest(enough - 1)) << "layer " << l;
+    EXPECT_TRUE(is_guest(enough)) << "layer " << l;
+  }
 }
 
 // What loads homes: of the routings above, the rows that no guest computes.

@@ -31,14 +31,33 @@ int64_t count(const TaskList& tasks, TaskKind kind) {
 
 bool is_guess(const Task& task) { return task.kind == TaskKind::kPrefetch; }
 
+bool computes_experts(const Task& task) {
+  return task.kind == TaskKind::kExpert || task.kind == TaskKind::kExpertBackward;
+}
+
+bool comes_to_guest(const Task& task) {
+  return task.kind == TaskKind::kReceivePage && task.expert >= 0;
+}
+
+// Weights of experts that come while another layer's experts have yet to compute.
+int64_t count_ahead(const TaskList& tasks) {
+  int64_t ahead = 0;
+  for (auto task = tasks.begin(); task != tasks.end(); ++task) {
+    if (!comes_to_guest(*task)) continue;
+    const auto next = std::find_if(task, tasks.end(), computes_experts);
+    ahead += next != tasks.end() && next->layer != task->layer;
+  }
+  return ahead;
+}
+
 // One rank of a run: its plan, and what its residency makes of it.
 struct PlannedRank {
   PlannedRank(const RunShape& of_all, int rank, const StepKind& kind, double room,
-              bool device_updates)
+              const RoomOfRanks& of_ranks)
       : shape(of_rank(of_all, rank)), pages(shape) {
     const int devices = shape.own_devices().count;
     budget = {kGiB, kGiB, std::vector<int64_t>(static_cast<size_t>(devices), 12345)};
-    budget.device_updates = device_updates;
+    budget.device_updates = of_ranks.states;
     const MemoryPlan roomy = plan_memory(shape, pages, budget, kHeader).take();
     int64_t host_all = 0;
     const std::vector<int64_t> here = pages_here(shape, pages);
@@ -47,6 +66,7 @@ struct PlannedRank {
                                           roomy.device_slot_bytes.end());
     budget.device_bytes = budget_between(roomy.min_device_bytes, 12345 + all, room);
     budget.host_bytes = budget_between(roomy.min_host_bytes, host_all, room);
+    budget = of_ranks.of(budget);
     memory = plan_memory(shape, pages, budget, kHeader).take();
     skip_untouched = kind.skip_untouched;
   }
@@ -159,21 +179,23 @@ class PlannedRanks {
     for (int d = 0; d < shape_.devices && kind.seats_by_step; ++d) {
       shape_.seat_speeds.push_back(1 + d % 3);
     }
-    const auto plan = [&](bool on_devices) {
+    const auto plan = [&](const RoomOfRanks& of_ranks) {
       ranks_.clear();
       for (int r = 0; r < shape_.ranks(); ++r) {
-        ranks_.push_back(std::make_unique<PlannedRank>(shape_, r, kind, room, on_devices));
+        ranks_.push_back(std::make_unique<PlannedRank>(shape_, r, kind, room, of_ranks));
       }
     };
     const auto all = [&](bool MemoryPlan::*has_room) {
       return std::all_of(ranks_.begin(), ranks_.end(),
                          [&](const auto& rank) { return rank->memory.*has_room; });
     };
-    plan(true);
-    const bool states = all(&MemoryPlan::state_on_device);
-    plan(states);
+    plan({});
+    RoomOfRanks of_ranks;
+    of_ranks.states = all(&MemoryPlan::state_on_device);
+    of_ranks.guests_too = all(&MemoryPlan::weights_travel);
+    plan(of_ranks);
     shape_.in_place = all(&MemoryPlan::in_place);
-    plan(states);
+    plan(of_ranks);
     each([](PlannedRank& rank) { rank.begin(); });
   }
   static void generate(PlannedRank& rank, const Routing& routing) {
@@ -276,6 +298,48 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
   EXPECT_GT(resent, kAssignments / 20);
 }
 
+// Weights that travel, when they are due or a layer ahead, also where all else is on the devices.
+TEST(Ranks, GuestsKeepEveryRule) {
+  int64_t runs = 0, ahead = 0, in_time = 0, on_devices = 0;
+  for (uint32_t seed = 1; runs < kAssignments / 2; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const int devices = static_cast<int>(2 + seed % 3), ranks = 2 + devices / 4;
+    RunShape shape = random_shape(random, devices);
+    if (shape.sums.shards == 1 || shape.moe_layers() == 0) continue;
+    shape.sums.expert_shards = shape.sums.shards;
+    divide_into_ranks(random, ranks, shape);
+    StepKind kind;
+    kind.sharing = seed % 3 == 0 ? Sharing::kAuto : Sharing::kData;
+    kind.guest_layers = random() % 5;
+    kind.eager = random() % 2 == 0;
+    kind.skip_untouched = random() % 4 == 0;
+    kind.options.prefetch = random() % 4 != 0;
+    kind.options.optimizer_at_end = random() % 4 == 0;
+    kind.group_blocks = 1 + seed % 4;
+    kind.seats_by_step = random() % 2 == 0;
+    const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
+    PlannedRanks run(shape, kind, rooms[random() % 5]);
+    for (int step = 0; step < 3; ++step) {
+      run.train(random_routing(random, shape), !kind.eager && random() % 4 == 0);
+      const TaskList& tasks = run.ranks()[0]->certain;
+      const int64_t came = count_ahead(tasks);
+      EXPECT_TRUE(came == 0 || kind.options.prefetch);
+      ahead += came;
+      in_time += std::count_if(tasks.begin(), tasks.end(), comes_to_guest) - came;
+      if (random() % 3 == 0) run.evaluate(random_routing(random, shape));
+    }
+    run.expect_valid();
+    if (testing::Test::HasFailure()) return;
+    const PlannedRank& first = *run.ranks()[0];
+    on_devices += first.memory.state_on_device && first.shape.weights_travel();
+    ++runs;
+  }
+  EXPECT_GT(ahead, kAssignments);
+  EXPECT_GT(in_time, 2 * kAssignments);
+  EXPECT_GT(on_devices, kAssignments / 40);
+}
+
 // The tasks of all ranks, each with what the rank that runs it made of it.
 using MergedStep = std::vector<PlacedTask>;
 
@@ -288,7 +352,8 @@ struct MergedRun {
     do {
       shape = random_shape(random, 4);
     } while (shape.num_layers < 3 || shape.num_experts < 6 || !shape.is_moe[1] ||
-             shape.sums.shards < 3 || std::ssize(shape.attending_devices()) < 3 ||
+             (kind.guest_layers > 0 && shape.moe_layers() < 3) || shape.sums.shards < 3 ||
+             std::ssize(shape.attending_devices()) < 3 ||
              (kind.sharing != Sharing::kRows && shape.sums.expert_shards == 1));
     shape.device_rank = device_rank;
     shape.exchange = exchange;
@@ -461,9 +526,7 @@ class BrokenGuests : public BrokenRanks {
     kind.group_blocks = 2;
     return kind;
   }
-  static bool of_expert(const PlacedTask& t) {
-    return t.task.kind == TaskKind::kReceivePage && t.task.expert >= 0;
-  }
+  static bool of_expert(const PlacedTask& t) { return comes_to_guest(t.task); }
   static bool sends_sum(const PlacedTask& t) {
     return t.task.kind == TaskKind::kSend && t.task.expert >= 0 && t.task.elements > 0;
   }
@@ -503,6 +566,45 @@ TEST_F(BrokenGuests, HaveOtherWeights) {
     Task& guest = step[nth(step, computes)].task;
     guest.uses[0].page = guests().ranks->ranks()[0]->pages.weights(guest.record);
   });
+}
+
+// Weights that come ahead take no page that the layer in work needs, and those that stayed until
+// the backward are good for it.
+TEST_F(BrokenGuests, HaveWeightsOfOtherLayers) {
+  StepKind kind = of_data();
+  kind.guest_layers = 2;
+  static MergedRun run(kind);
+  ASSERT_EQ(first_fault(run.faults(run.steps)), "");
+  // The first that comes in the forward while experts of a lower layer have yet to compute.
+  const auto comes_ahead = [](const MergedStep& step) {
+    return nth(step, [&](const PlacedTask& t) {
+      if (!of_expert(t) || t.task.phase != Phase::kForward) return false;
+      const auto next = std::find_if(
+          &t, &step.back(), [](const PlacedTask& other) { return computes_experts(other.task); });
+      return next->task.layer < t.task.layer;
+    });
+  };
+  BrokenRanks::expect(
+      PlanRule::kHome, "they come to the page of an expert of the layer in work",
+      [&](MergedStep& step) {
+        Task& ahead = step[comes_ahead(step)].task;
+        const Task& needed =
+            step[nth(step, [&](const PlacedTask& t) {
+              return of_expert(t) && t.task.device == ahead.device && t.task.layer < ahead.layer;
+            })].task;
+        ahead.uses[0].page = needed.uses[0].page;
+      },
+      run);
+  BrokenRanks::expect(
+      PlanRule::kHome, "nothing comes for the backward",
+      [&](MergedStep& step) {
+        std::erase_if(step, [](const PlacedTask& t) {
+          const bool of_page =
+              t.task.kind == TaskKind::kSendPage || t.task.kind == TaskKind::kReceivePage;
+          return of_page && t.task.phase == Phase::kBackward;
+        });
+      },
+      run);
 }
 
 // What they have of a gradient, of their device's own rows, goes to their seat.

@@ -13,6 +13,7 @@ void StepKind::apply_to(RunShape& shape) const {
   if (options.same_blocks()) shape.kept_rows = kept_rows;
   shape.zebra = zebra;
   if (shape.sums.expert_shards > 1) shape.sharing = sharing;
+  if (shape.has_far_guests() && guest_layers > 1) shape.guest_layers = guest_layers;
   shape.lags = lags;
   const bool by_shards = shape.sums.expert_shards > 1;
   const bool fit = copies <= shape.devices / shape.stages.count;

@@ -21,6 +21,7 @@ struct StepKind {
   int64_t group_blocks = 1, kept_rows = 0;
   bool zebra = false;
   Sharing sharing = Sharing::kRows;
+  int64_t guest_layers = 0;  // where weights travel between ranks, and there may be so many
   Lags lags = {};
   int stages = 1;
   PipelineOrder order = PipelineOrder::kBreadthFirst;

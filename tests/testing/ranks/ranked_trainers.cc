@@ -105,8 +105,8 @@ Status RankedTrainers::program(const RunLeg& leg, RankGroup& group, LegOutcome& 
     RETURN_IF_ERROR(join_ranks(config, group, options));
     ASSIGN_OR_RETURN(const MemoryPlan plan, Session::plan(folder.config(), options));
     if (group.rank() != leg.ample_rank) {
-      config.memory.device = MemorySize::of_bytes(plan.min_device_bytes);
-      config.memory.host = MemorySize::of_bytes(plan.min_host_bytes);
+      config.memory.device = MemorySize::of_bytes(plan.min_device_bytes + leg.more_bytes);
+      config.memory.host = MemorySize::of_bytes(plan.min_host_bytes + leg.more_bytes);
     }
   }
   std::unique_ptr<Storage> files;

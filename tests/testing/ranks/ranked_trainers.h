@@ -16,8 +16,9 @@ namespace pagoda {
 // A part of a run, from its newest checkpoint to a step that it saves.
 struct RunLeg {
   int ranks = 1, devices_each = 1;
-  bool smallest = false;  // budgets
-  int ample_rank = -1;    // this rank's budgets are not the smallest
+  bool smallest = false;   // budgets
+  int64_t more_bytes = 0;  // than the smallest, of each device and host
+  int ample_rank = -1;     // this rank's budgets are not the smallest
   bool resume = false;
   int64_t until = 0;                   // step
   uint64_t seed = 1;                   // of transfers' delays
