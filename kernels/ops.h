@@ -73,6 +73,31 @@ struct InputRows {
     return each != nullptr ? each[i] : static_cast<const std::byte*>(dense) + i * row_bytes;
   }
 };
+// The rows that a call gives: dense, or each added to a sum where that lies. So experts that come
+// one after the other add what they give to the sums of tokens in place (HEXA-MoE 3.2). A row is
+// rounded to the call's type, scaled and then added: bits are those of dense rows that
+// scatter_add_rows adds.
+struct OutputRows {
+  void* dense = nullptr;              // (n, dim) of the call's type, if
+  const void* const* sums = nullptr;  // (n) is none: where each (dim) fp32 is (locate_rows)
+  const float* scale = nullptr;       // (n), of sums; nullptr: 1
+
+  OutputRows(void* rows) : dense(rows) {}
+  static OutputRows added(const void* const* sums, const float* scale) {
+    OutputRows rows(nullptr);
+    rows.sums = sums;
+    rows.scale = scale;
+    return rows;
+  }
+  // The rows from `first` on.
+  OutputRows from(int64_t first, int64_t row_bytes) const {
+    if (sums != nullptr) return added(sums + first, scale == nullptr ? nullptr : scale + first);
+    return static_cast<std::byte*>(dense) + first * row_bytes;
+  }
+  // REQUIRES: sums, in memory that the host reads.
+  float* sum(int64_t i) const { return static_cast<float*>(const_cast<void*>(sums[i])); }
+  float scale_of(int64_t i) const { return scale == nullptr ? 1.0f : scale[i]; }
+};
 // Entries [from, from + count) of a list of rows, which are rows [to, to + count) of a block.
 struct RowRun {
   int64_t from = 0, to = 0, count = 0;
@@ -183,12 +208,15 @@ class Ops {
                                       int64_t in, int64_t out, bool add, float* dw, Stream& s) = 0;
 
   // The three above for the rows of several experts, which follow one another; they give the bits
-  // of a call for each expert. In linear_backward_weight blocks begin with each expert's rows.
+  // of a call for each expert. In linear_backward_weight blocks begin with each expert's rows. Only
+  // the CPU adds y and dx to sums, expert after expert: a GPU computes experts side by side. Rows
+  // of one expert have different sums.
   virtual void grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts,
-                              int64_t in, int64_t out, DType y_dt, void* y, Stream& s) = 0;
+                              int64_t in, int64_t out, DType y_dt, OutputRows y, Stream& s) = 0;
   virtual void grouped_linear_backward_input(DType dt, InputRows dy,
                                              std::span<const RowsOfWeight> experts, int64_t in,
-                                             int64_t out, DType dx_dt, void* dx, Stream& s) = 0;
+                                             int64_t out, DType dx_dt, OutputRows dx,
+                                             Stream& s) = 0;
   virtual void grouped_linear_backward_weight(DType dt, InputRows dy, InputRows x,
                                               std::span<const RowsOfGradient> experts, int64_t in,
                                               int64_t out, Stream& s) = 0;

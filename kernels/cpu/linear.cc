@@ -61,8 +61,13 @@ void store_tile(const Product& p, float* sums, int64_t row, int64_t rows, int64_
   const float* bias = nullptr;
   if (p.bias != nullptr) bias = read_row(p.dt, at(p.dt, p.bias, col), n, Scratch::kRowA);
   for (int64_t r = 0; r < rows; ++r) {
-    if (bias != nullptr) add_row(sums + r * n, bias, n, sums + r * n);
-    write_row(p.c_dt, sums + r * n, n, at(p.c_dt, p.c, (row + r) * p.n + col));
+    float* values = sums + r * n;
+    if (bias != nullptr) add_row(values, bias, n, values);
+    if (p.c.sums != nullptr) {
+      add_rounded_row(p.c_dt, values, n, p.c.scale_of(row + r), p.c.sum(row + r) + col);
+    } else {
+      write_row(p.c_dt, values, n, at(p.c_dt, p.c.dense, (row + r) * p.n + col));
+    }
   }
 }
 
@@ -264,22 +269,22 @@ void CpuOps::linear_backward_weight(DType dt, const void* dy, const void* x, int
 }
 
 void CpuOps::grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts,
-                            int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
+                            int64_t in, int64_t out, DType y_dt, OutputRows y, Stream& s) {
   CHECK(std::ssize(experts) <= kMostTogether);
   for (const RowsOfWeight& e : experts) {
     const InputRows rows = x.from(e.first, in * dtype_bytes(dt));
-    void* results = at(y_dt, y, e.first * out);
+    const OutputRows results = y.from(e.first, out * dtype_bytes(y_dt));
     enqueue({dt, rows, e.w, in, true, e.count, out, in, y_dt, results, e.bias}, s);
   }
 }
 
 void CpuOps::grouped_linear_backward_input(DType dt, InputRows dy,
                                            std::span<const RowsOfWeight> experts, int64_t in,
-                                           int64_t out, DType dx_dt, void* dx, Stream& s) {
+                                           int64_t out, DType dx_dt, OutputRows dx, Stream& s) {
   CHECK(std::ssize(experts) <= kMostTogether);
   for (const RowsOfWeight& e : experts) {
     const InputRows rows = dy.from(e.first, out * dtype_bytes(dt));
-    void* results = at(dx_dt, dx, e.first * in);
+    const OutputRows results = dx.from(e.first, in * dtype_bytes(dx_dt));
     enqueue({dt, rows, e.w, in, false, e.count, in, out, dx_dt, results}, s);
   }
 }

@@ -38,19 +38,19 @@ class OpsWithLibraries final : public CudaOps {
     }
   }
   void grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts, int64_t in,
-                      int64_t out, DType y_dt, void* y, Stream& s) override {
+                      int64_t out, DType y_dt, OutputRows y, Stream& s) override {
     if (!takes_experts(dt, x, experts, in, out, y_dt, y)) {
       return CudaOps::grouped_linear(dt, x, experts, in, out, y_dt, y, s);
     }
-    multiply(expert_products(false, x.dense, experts, in, out, y), s);
+    multiply(expert_products(false, x.dense, experts, in, out, y.dense), s);
   }
   void grouped_linear_backward_input(DType dt, InputRows dy, std::span<const RowsOfWeight> experts,
-                                     int64_t in, int64_t out, DType dx_dt, void* dx,
+                                     int64_t in, int64_t out, DType dx_dt, OutputRows dx,
                                      Stream& s) override {
     if (!takes_experts(dt, dy, experts, in, out, dx_dt, dx)) {
       return CudaOps::grouped_linear_backward_input(dt, dy, experts, in, out, dx_dt, dx, s);
     }
-    multiply(expert_products(true, dy.dense, experts, in, out, dx), s);
+    multiply(expert_products(true, dy.dense, experts, in, out, dx.dense), s);
   }
 
  private:
@@ -61,9 +61,9 @@ class OpsWithLibraries final : public CudaOps {
 
   // It takes dense rows alone.
   bool takes_experts(DType dt, InputRows x, std::span<const RowsOfWeight> experts, int64_t in,
-                     int64_t out, DType y_dt, const void* y) const {
-    return libraries_.experts != nullptr && x.each == nullptr &&
-           library_takes(dt, x.dense, experts, in, out, y_dt, y);
+                     int64_t out, DType y_dt, const OutputRows& y) const {
+    return libraries_.experts != nullptr && x.each == nullptr && y.sums == nullptr &&
+           library_takes(dt, x.dense, experts, in, out, y_dt, y.dense);
   }
   void multiply(const ExpertProducts& products, Stream& s) {
     if (products.count() == 0) return;

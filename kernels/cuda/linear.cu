@@ -9,7 +9,7 @@ struct Layer {
   int64_t depth, columns;
   InputRows x;
   DType y_dt;
-  void* y;
+  OutputRows y;
 };
 
 int64_t row_tiles(std::span<const RowsOfWeight> experts, int64_t tile_rows) {
@@ -22,6 +22,7 @@ template <bool kDepthInRows>
 void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
               std::span<const RowsOfWeight> experts) {
   CHECK(layer.depth > 0 && layer.columns > 0 && std::ssize(experts) <= kMostTogether);
+  CHECK(layer.y.sums == nullptr, "experts side by side add to no sums");
   const int64_t large_tiles =
       row_tiles(experts, LargeShape::kM) * tiles_of(layer.columns, LargeShape::kN);
   with_shape(processor, dt, large_tiles, [&]<typename Shape>(Shape) {
@@ -39,7 +40,7 @@ void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
     }
     kernel.depth = layer.depth;
     kernel.columns = layer.columns;
-    kernel.y = layer.y;
+    kernel.y = layer.y.dense;
     kernel.y_dt = layer.y_dt;
     queue.launch(row_tiles(experts, Shape::kM) * kernel.column_tiles(), kernel);
   });
@@ -96,14 +97,14 @@ void CudaOps::linear_backward_weight(DType dt, const void* dy, const void* x, in
 }
 
 void CudaOps::grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts,
-                             int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
+                             int64_t in, int64_t out, DType y_dt, OutputRows y, Stream& s) {
   Queue queue(s, "grouped_linear");
   multiply<true>(queue, processor_, dt, {in, out, x, y_dt, y}, experts);
 }
 
 void CudaOps::grouped_linear_backward_input(DType dt, InputRows dy,
                                             std::span<const RowsOfWeight> experts, int64_t in,
-                                            int64_t out, DType dx_dt, void* dx, Stream& s) {
+                                            int64_t out, DType dx_dt, OutputRows dx, Stream& s) {
   Queue queue(s, "grouped_linear_backward_input");
   multiply<false>(queue, processor_, dt, {out, in, dy, dx_dt, dx}, experts);
 }

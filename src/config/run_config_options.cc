@@ -278,8 +278,8 @@ void declare_plan(RunConfig& c, OptionTable& t) {
   t.add("padded_experts", c.plan.padded_experts, kRunOnly,
         "every expert of a layer computes as many rows as the busiest one, zeros among them");
   t.add("in_place", c.plan.in_place, kRunOnly,
-        "experts on the CPU read rows where attention left them, if a device has room for those of "
-        "all its microbatches; false: they read copies");
+        "experts read rows where attention left them, if a device has room for those of all its "
+        "microbatches, and on one CPU device add there what they give; false: they read copies");
   t.add_or_auto("group_blocks", c.plan.group_blocks, kRunOnly,
                 "row blocks of experts computed together; auto: 1 on a CPU alone, else up to 16",
                 "blocks of 256 rows");

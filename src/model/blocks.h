@@ -126,9 +126,13 @@ class Blocks {
   void dispatch(std::span<const RowRun> runs, int64_t group_rows, Padding padding, int64_t b,
                 const LayerBuffers& in, void* inbound, RowArrays arrays, const Workspace& w,
                 Stream& s) const;
-  // Notes where microbatch b's rows of a group are, in `in`, for experts that read them there.
+  // Notes where microbatch b's rows of a group are, in `in`, for experts that read them there; if
+  // `in` has a sum, also where they add what they give.
   void locate(std::span<const RowRun> runs, int64_t b, const LayerBuffers& in, bool backward,
               const Workspace& w, const ExpertSpace& e, Stream& s) const;
+  // Takes the gradients of microbatch b's routing weights from experts_backward without outbound.
+  void take_weight_gradients(std::span<const RowRun> runs, int64_t b, const Workspace& w,
+                             const ExpertSpace& e, Stream& s) const;
   // Rows that came from other devices.
   struct Inbound {
     const void* rows = nullptr;  // none: all are read in place
@@ -148,7 +152,8 @@ class Blocks {
   // The experts of a group, whose rows follow one another in inbound, or without it are where
   // locate() found them. Neighbours of equal columns are multiplied together. An expert's output,
   // and the gradient of its input, are rounded to the compute dtype, as a row that leaves the
-  // expert's device.
+  // expert's device. Without outbound they are added to the sums that locate() found, with the bits
+  // of combine().
   void experts(int64_t layer, std::span<const GroupExpert> group, const Inbound& inbound,
                void* outbound, const ExpertSpace& w, Stream& s) const;
   void experts_backward(int64_t layer, std::span<const GroupExpert> group, const Inbound& inbound,
@@ -221,7 +226,10 @@ class Blocks {
     }
   };
   void experts_backward(int64_t layer, const EqualExperts& group, const ExpertInput& input,
-                        void* outbound, float* dscale, const ExpertSpace& w, Stream& s) const;
+                        const OutputRows& dx, float* dscale, const ExpertSpace& w, Stream& s) const;
+  // Where experts of a group give the row `row` and those behind it. scale: of what is added.
+  OutputRows expert_output(void* outbound, int64_t row, const float* scale,
+                           const ExpertSpace& w) const;
   ExpertInput expert_input(int64_t group_rows, const Inbound& inbound, const ExpertSpace& w) const;
   SwigluShape swiglu_shape() const;  // of experts
   // The experts' weights, or gradients, from an element of their records on. bias: likewise, -1:

@@ -174,10 +174,17 @@ void Blocks::locate(std::span<const RowRun> runs, int64_t b, const LayerBuffers&
                     const Workspace& w, const ExpertSpace& e, Stream& s) const {
   const int64_t d = c_.hidden_size;
   ops_.locate_rows(dt_, in.normed, w.rows, runs, d, e.input_rows, s);
-  if (!backward) return;
-  ops_.locate_rows(dt_, in.dresidual, w.rows, runs, d, e.gradient_rows, s);
+  if (backward) ops_.locate_rows(dt_, in.dresidual, w.rows, runs, d, e.gradient_rows, s);
+  if (in.sum != nullptr) ops_.locate_rows(DType::kF32, in.sum, w.rows, runs, d, e.sum_rows, s);
+  if (!backward && in.sum == nullptr) return;
   const float* weights = w.weights + b * size_.microbatch_tokens * c_.experts_per_token;
   ops_.gather_row_runs(DType::kF32, weights, w.choices, runs, 1, e.scale, s);
+}
+
+void Blocks::take_weight_gradients(std::span<const RowRun> runs, int64_t b, const Workspace& w,
+                                   const ExpertSpace& e, Stream& s) const {
+  float* dweights = w.dweights + b * size_.microbatch_tokens * c_.experts_per_token;
+  ops_.scatter_add_row_runs(DType::kF32, e.dscale, w.choices, nullptr, runs, 1, dweights, s);
 }
 
 void Blocks::locate_inbound(std::span<const RowRun> runs, int64_t group_rows,
@@ -309,6 +316,13 @@ ExpertOffsets expert_offsets(const ModelConfig& c, int64_t f) {
 }
 }  // namespace
 
+OutputRows Blocks::expert_output(void* outbound, int64_t row, const float* scale,
+                                 const ExpertSpace& w) const {
+  const OutputRows all =
+      outbound != nullptr ? OutputRows(outbound) : OutputRows::added(w.sum_rows, scale);
+  return all.from(row, c_.hidden_size * dtype_bytes(dt_));
+}
+
 void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const Inbound& inbound,
                      void* outbound, const ExpertSpace& w, Stream& s) const {
   const int64_t d = c_.hidden_size, row_bytes = d * dtype_bytes(dt_);
@@ -321,7 +335,7 @@ void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const In
                         weights_of(part.experts, 0, o.gate_up_bias), d, 2 * f, dt_, gate_up, s);
     ops_.swiglu(dt_, swiglu_shape(), gate_up, n, f, w.act, s);
     ops_.grouped_linear(dt_, w.act, weights_of(part.experts, o.down, o.down_bias), f, d, dt_,
-                        at(outbound, part.at * d), s);
+                        expert_output(outbound, part.at, w.scale, w), s);
   }
 }
 
@@ -330,15 +344,16 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
                               Stream& s) const {
   const int64_t d = c_.hidden_size, n = computed_rows(group);
   const ExpertInput all = expert_input(n, inbound, w);
-  auto* dscale = static_cast<float*>(at(outbound, outbound_scale(n, d)));
+  float* dscale = w.dscale;
+  if (outbound != nullptr) dscale = static_cast<float*>(at(outbound, outbound_scale(n, d)));
   for (const EqualExperts& part : equal_experts(group)) {
     experts_backward(layer, part, all.from(part.at, d * dtype_bytes(dt_)),
-                     at(outbound, part.at * d), dscale + part.at, w, s);
+                     expert_output(outbound, part.at, nullptr, w), dscale + part.at, w, s);
   }
 }
 
 void Blocks::experts_backward(int64_t layer, const EqualExperts& group, const ExpertInput& input,
-                              void* outbound, float* dscale, const ExpertSpace& w,
+                              const OutputRows& dx, float* dscale, const ExpertSpace& w,
                               Stream& s) const {
   const int64_t d = c_.hidden_size, f = group.f, n = group.n;
   const std::vector<GroupExpert>& experts = group.experts;
@@ -359,8 +374,7 @@ void Blocks::experts_backward(int64_t layer, const EqualExperts& group, const Ex
     ops_.grouped_linear_backward_weight(dt_, gate_up, input.rows, gradients_of(experts, 0), d,
                                         2 * f, s);
   }
-  ops_.grouped_linear_backward_input(dt_, gate_up, weights_of(experts, 0), d, 2 * f, dt_, outbound,
-                                     s);
+  ops_.grouped_linear_backward_input(dt_, gate_up, weights_of(experts, 0), d, 2 * f, dt_, dx, s);
 }
 
 // A row of the output is weighted with its bias, so dout times the bias is part of the weight's

@@ -264,12 +264,14 @@ void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
   gate_up = arena.take_bytes(2 * block);
   act = arena.take_bytes(block);
   input_rows = arena.take<const void*>(size.group_rows());
+  sum_rows = arena.take<const void*>(size.group_rows());
+  scale = arena.take<float>(size.group_rows());
   scratch_bytes = size.on_gpu ? gpu_scratch_bytes(op_sizes(model, size)) : 0;
   scratch = arena.take<std::byte>(scratch_bytes);
   if (!size.training) return;
   dact = arena.take_bytes(block);
   gradient_rows = arena.take<const void*>(size.group_rows());
-  scale = arena.take<float>(size.group_rows());
+  dscale = arena.take<float>(size.group_rows());
   if (!size.pages_expert_sums) {
     int64_t elements = 0;  // of an expert
     for (int64_t l = 0; l < model.num_layers(); ++l) {

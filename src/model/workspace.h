@@ -212,9 +212,10 @@ struct ExpertSpace {
   void* act = nullptr;         // (R, f) mat
   void* dact = nullptr;        // (R, f) mat, training
   // Where each row of a group is whose experts read in place (Blocks::locate); in training also
-  // where the gradient of its output is, and its routing weight.
-  const void **input_rows = nullptr, **gradient_rows = nullptr;  // (R)
-  float* scale = nullptr;                                        // (R)
+  // where the gradient of its output is. Where they add in place, its sum.
+  const void **input_rows = nullptr, **gradient_rows = nullptr, **sum_rows = nullptr;  // (R)
+  float* scale = nullptr;      // (R) its routing weight, in training or where it is added in place
+  float* dscale = nullptr;     // (R) the gradient of that, where it is added in place, training
   float* grad = nullptr;       // elements of each expert of a group, at most E, training
   double* square_sums = nullptr;  // (records) sum of squares of each finished gradient, training
   int32_t* load = nullptr;        // (E) tokens of a layer's experts, on a GPU, training

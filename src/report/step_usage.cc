@@ -135,8 +135,7 @@ StepUsage::StepUsage(const SessionCounters& before, const SessionCounters& after
   }
   imbalance = imbalance_of(rows, after.expert_speeds);
   links = links_between(before.links, after.links);
-  row_bytes = {after.row_bytes.copied - before.row_bytes.copied,
-               after.row_bytes.in_place - before.row_bytes.in_place};
+  row_bytes = after.row_bytes - before.row_bytes;
   stalls = devices.front().stalls;
   const StreamTime optimizer = after.optimizer - before.optimizer;
   const auto waited_us =
@@ -193,6 +192,8 @@ void StepUsage::append_to(MetricsFields& fields) const {
                               {"download_bytes", download_bytes},
                               {"copied_row_bytes", row_bytes.copied},
                               {"in_place_row_bytes", row_bytes.in_place},
+                              {"combined_row_bytes", row_bytes.combined},
+                              {"added_row_bytes", row_bytes.added},
                               {"peak_memory_bytes", peak_memory_bytes},
                               {"prefetches", prefetches},
                               {"prefetch_accuracy", prefetch_accuracy}};

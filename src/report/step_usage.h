@@ -71,7 +71,7 @@ struct StepUsage {
   // over all layers; NaN: no row was computed.
   double imbalance = 0;
   Link::Counts links;  // [from, to] what travelled between devices
-  Executor::RowBytes row_bytes;  // of experts' rows on their way there
+  Executor::RowBytes row_bytes;  // of experts' rows on their way there, and back
   // The least and the most of what devices worked, of step_s.
   std::pair<double, double> busy_shares() const;
 

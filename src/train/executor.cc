@@ -367,15 +367,16 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
   }
   add(task, lease);
   const Blocks& blocks = blocks_[own(task)];
-  Blocks::Inbound inbound = inbound_of(task, lease);
+  auto [inbound, outbound] = row_pages_of(task, lease);
   if (reads_in_place()) {
     locate_rows(task, inbound, s);
     inbound = {};
   }
   if (task.kind == TaskKind::kExpert) {
-    blocks.experts(task.layer, group, inbound, lease.data(1), space, s);
+    blocks.experts(task.layer, group, inbound, outbound, space, s);
   } else {
-    blocks.experts_backward(task.layer, group, inbound, lease.data(1), space, s);
+    blocks.experts_backward(task.layer, group, inbound, outbound, space, s);
+    if (outbound == nullptr) take_weight_gradients(task, s);
   }
 }
 

@@ -175,6 +175,12 @@ class Executor {
   struct RowBytes {
     int64_t copied = 0;    // to where experts read them, or to leave for other devices
     int64_t in_place = 0;  // not copied, since experts read them where they were
+    int64_t combined = 0;  // written by experts or sent by other devices, and then added to sums
+    int64_t added = 0;     // added to sums as experts gave them, and nowhere written
+    RowBytes operator-(const RowBytes& before) const {
+      return {copied - before.copied, in_place - before.in_place, combined - before.combined,
+              added - before.added};
+    }
   };
   const RowBytes& row_bytes() const { return row_bytes_; }
   int64_t host_updates() const { return host_updates_; }  // updates of records on the host so far
@@ -232,7 +238,13 @@ class Executor {
   void enqueue_pack(const Task& task, const Lease& lease, Stream& s);
   void enqueue_experts(const Task& task, const Lease& lease, Stream& s);
   void locate_rows(const Task& task, const Blocks::Inbound& inbound, Stream& s);
-  Blocks::Inbound inbound_of(const Task& task, const Lease& lease) const;
+  void take_weight_gradients(const Task& task, Stream& s);
+  // The pages of rows that an expert's task has leased. Without outbound it adds in place.
+  struct RowPages {
+    Blocks::Inbound inbound;
+    void* outbound = nullptr;
+  };
+  RowPages row_pages_of(const Task& task, const Lease& lease) const;
   Blocks::RowArrays arrays_of(const Task& task, int seat) const;
   bool reads_in_place() const;  // whether the tasks that joined hold rows
 

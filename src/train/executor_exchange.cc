@@ -237,8 +237,11 @@ void Executor::count_rows(const Task& task) {
   }
   const bool in_place = task.kind == TaskKind::kReadRows;
   const bool copied = task.kind == TaskKind::kDispatch || task.kind == TaskKind::kDispatchBackward;
-  if (!in_place && !copied) return;
+  const bool combined = task.kind == TaskKind::kCombine || task.kind == TaskKind::kCombineBackward;
   const int64_t row = setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
+  if (combined) row_bytes_.combined += task.rows * row;
+  if (in_place && setup_.shape->adds_in_place()) row_bytes_.added += task.rows * row;
+  if (!in_place && !copied) return;
   int64_t of_row = in_place && task.phase == Phase::kBackward ? 2 * row + kWeightBytes : row;
   if (copied) {
     const Blocks::RowArrays arrays = arrays_of(task, task.peer);
@@ -253,19 +256,33 @@ bool Executor::reads_in_place() const {
   return !joined_.empty() && joined_.front().task.kind == TaskKind::kReadRows;
 }
 
-// The pages of rows that an expert's task has leased.
-Blocks::Inbound Executor::inbound_of(const Task& task, const Lease& lease) const {
+Executor::RowPages Executor::row_pages_of(const Task& task, const Lease& lease) const {
   const PageTable& pages = *setup_.pages;
-  Blocks::Inbound inbound;
+  RowPages found;
+  Blocks::Inbound& inbound = found.inbound;
   for (size_t i = 0; i < task.num_uses; ++i) {
     const PageKind kind = pages.classes[pages.pages[task.uses[i].page].slot_class].kind;
     if (kind == PageKind::kInbound) inbound.rows = lease.data(i);
     if (kind == PageKind::kKeptRows) inbound.kept = lease.data(i);
+    if (kind == PageKind::kOutbound) found.outbound = lease.data(i);
   }
   // In the forward they come where they stay.
-  if (task.phase == Phase::kForward && inbound.kept != nullptr) return {inbound.kept};
-  return inbound;
+  if (task.phase == Phase::kForward && inbound.kept != nullptr) inbound = {inbound.kept};
+  return found;
 }
+
+namespace {
+
+// Where the rows that a task holds lie in the group of the experts that it joins.
+std::vector<RowRun> held_runs(const Task& held, const ExpertGroup& group) {
+  const ExpertGroup::Part* part = group.part(held.microbatch - held.first_microbatch);
+  CHECK(part != nullptr && part->rows == held.rows, "layer %d has other rows", held.layer);
+  std::vector<RowRun> runs;
+  for (const auto& run : part->runs) runs.push_back({run.first_row, run.group_row, run.rows});
+  return runs;
+}
+
+}  // namespace
 
 // Finds the rows of the group of an expert's task: those that are held in place, and those of other
 // devices in inbound.
@@ -276,13 +293,8 @@ void Executor::locate_rows(const Task& task, const Blocks::Inbound& inbound, Str
   const bool backward = task.phase == Phase::kBackward;
   for (const Joined& held : joined_) {
     if (held.task.kind != TaskKind::kReadRows) continue;
-    const int64_t b = held.task.microbatch;
-    const ExpertGroup::Part* part = group.part(b - task.first_microbatch);
-    CHECK(part != nullptr && part->rows == held.task.rows, "layer %d has other rows", task.layer);
-    std::vector<RowRun> runs;
-    for (const auto& run : part->runs) runs.push_back({run.first_row, run.group_row, run.rows});
-    blocks.locate(runs, b, layer_buffers(held.task, held.lease), backward, steps_[own(task)], space,
-                  s);
+    blocks.locate(held_runs(held.task, group), held.task.microbatch,
+                  layer_buffers(held.task, held.lease), backward, steps_[own(task)], space, s);
   }
   if (inbound.rows == nullptr) return;
   std::vector<RowRun> runs;
@@ -291,6 +303,16 @@ void Executor::locate_rows(const Task& task, const Blocks::Inbound& inbound, Str
     for (const auto& run : parcel.runs) runs.push_back({run.group_row, run.group_row, run.rows});
   }
   blocks.locate_inbound(runs, group.rows(), inbound, backward, space, s);
+}
+
+// Takes the gradients of routing weights from experts that have added the others to sums.
+void Executor::take_weight_gradients(const Task& task, Stream& s) {
+  const ExpertGroup& group = wave_of(task)[task.device];
+  for (const Joined& held : joined_) {
+    if (held.task.kind != TaskKind::kReadRows) continue;
+    blocks_[own(task)].take_weight_gradients(held_runs(held.task, group), held.task.microbatch,
+                                             steps_[own(task)], experts_[own(task)], s);
+  }
 }
 
 void Executor::enqueue_place(const Task& task, const Lease& lease, Stream& s) {

@@ -6,6 +6,7 @@
 
 #include "base/number_text.h"
 #include "config/network_config.h"
+#include "kernels/library_choice.h"
 #include "plan/step/zebra_actions.h"
 
 namespace pagoda {
@@ -461,8 +462,11 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.exchange = setup.exchange;
   if (!shape.device_rank.empty()) shape.card_rates = setup.card_rates;
   shape.options = setup.plan;
-  // On GPUs a library multiplies rows, which must lie behind one another. Padding has no place.
-  shape.in_place = setup.plan.in_place && !size.on_gpu && !setup.plan.padded_experts;
+  // A library multiplies rows that lie behind one another, with other bits than our kernels.
+  // Padding has no place.
+  const bool by_library = size.on_gpu && library_experts_are_preferred();
+  shape.in_place = setup.plan.in_place && !by_library && !setup.plan.padded_experts;
+  shape.experts_in_order = !size.on_gpu;
   shape.eager_adam = setup.eager_adam;
   shape.pinned_share = setup.pinned_share;
   return shape;

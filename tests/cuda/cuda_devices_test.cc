@@ -85,7 +85,11 @@ TEST_F(CudaDevices, LeaveTheBitsOfOneCpu) {
     const Outcome result = outcome(seed, row.stop_at);
     ASSERT_TRUE(result.status.ok()) << result.status.message();
     EXPECT_EQ(result.sha256, expected);
-    if (row.pages) expect_paged(result.paging);
+    if (row.pages) {
+      expect_paged(result.paging);
+    } else {
+      expect_in_place(result.row_bytes, true, false);
+    }
     const int64_t peer_bytes = sum(fake_cuda::counters().peer_bytes);
     EXPECT_EQ(peer_bytes > 0, row.gpus > 1 && row.peers) << peer_bytes;
   }
@@ -119,7 +123,10 @@ TEST_F(CudaDevices, OwnKernelsLeaveTheBitsOfOneGpu) {
     if (gpus > 1) run_.use_minimum_budgets();
     const Outcome result = outcome(30);
     ASSERT_TRUE(result.status.ok()) << result.status.message();
-    if (gpus == 1) expected = result.sha256;
+    if (gpus == 1) {
+      expected = result.sha256;
+      expect_in_place(result.row_bytes, true, false);
+    }
     EXPECT_EQ(result.sha256, expected);
   }
   fake_cuda::emulate_kernels(false);

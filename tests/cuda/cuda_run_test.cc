@@ -66,6 +66,29 @@ TEST_F(CudaRun, WithRoomForEverythingUpdatesOnTheGpuWithTheBitsOfTheCpu) {
   EXPECT_GT(fake_cuda::counters().copies, 0) << "nothing went to the GPU";
 }
 
+// The CPU's kernels on the GPU's memory, and the GPU's own, emulated. These compute experts side by
+// side, so they write what is then summed.
+TEST_F(CudaRun, ExpertsReadRowsInPlaceWithTheBitsOfCopies) {
+  run_.config().train.steps = run_.config().train.save_steps = 2;
+  for (const bool emulated : {false, true}) {
+    if (emulated && !kEmulates) continue;
+    SCOPED_TRACE(emulated ? "emulated" : "the CPU's");
+    fake_cuda::emulate_kernels(emulated);
+    std::string copied;
+    for (const bool in_place : {false, true}) {
+      run_.new_run();
+      run_.config().plan.in_place = in_place;
+      const Outcome result = outcome(12);
+      ASSERT_TRUE(result.status.ok()) << result.status.message();
+      expect_in_place(result.row_bytes, in_place, false);
+      EXPECT_EQ(result.row_bytes.copied == 0, in_place);
+      if (!in_place) copied = result.sha256;
+      EXPECT_EQ(result.sha256, copied);
+    }
+  }
+  fake_cuda::emulate_kernels(false);
+}
+
 TEST_F(CudaRun, PagedWithSlowWorkLeavesTheBitsOfTheCpu) {
   for (uint64_t seed = 1; seed <= kOrders; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -94,6 +117,7 @@ TEST_F(CudaRun, KernelsStayInTheirScratchAndTheRunInItsBudget) {
   run_.config().train.steps = run_.config().train.save_steps = 2;
   const Outcome roomy = outcome(10);
   ASSERT_TRUE(roomy.status.ok()) << roomy.status.message();
+  expect_in_place(roomy.row_bytes, true, false);
   EXPECT_LE(fake_cuda::counters().most_allocated_bytes, run_.config().device_bytes());
   for (const int64_t group_blocks : {0, 5}) {
     SCOPED_TRACE(testing::Message() << "groups of " << group_blocks);

@@ -19,6 +19,10 @@ class PlacedOps final : public Ops {
   static void add(std::vector<const void*>& all, const InputRows& rows) {
     all.push_back(rows.each != nullptr ? static_cast<const void*>(rows.each) : rows.dense);
   }
+  static void add(std::vector<const void*>& all, const OutputRows& rows) {
+    all.push_back(rows.sums != nullptr ? static_cast<const void*>(rows.sums) : rows.dense);
+    all.push_back(rows.scale);
+  }
   static void add(std::vector<const void*>& all, std::span<const RowsOfWeight> weights) {
     for (const RowsOfWeight& rows : weights) {
       all.push_back(rows.w);
@@ -90,14 +94,14 @@ void PlacedOps::linear_backward_weight(DType dt, const void* dy, const void* x, 
 }
 
 void PlacedOps::grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts,
-                               int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
+                               int64_t in, int64_t out, DType y_dt, OutputRows y, Stream& s) {
   require("grouped_linear", s, x, experts, y);
   inner_->grouped_linear(dt, x, experts, in, out, y_dt, y, s);
 }
 
 void PlacedOps::grouped_linear_backward_input(DType dt, InputRows dy,
                                               std::span<const RowsOfWeight> experts, int64_t in,
-                                              int64_t out, DType dx_dt, void* dx, Stream& s) {
+                                              int64_t out, DType dx_dt, OutputRows dx, Stream& s) {
   require("grouped_linear_backward_input", s, dy, experts, dx);
   inner_->grouped_linear_backward_input(dt, dy, experts, in, out, dx_dt, dx, s);
 }

@@ -251,6 +251,73 @@ void check_rows_in_place(DType dt, int64_t in, int64_t out, const std::vector<in
   EXPECT_TRUE(bits[0] == bits[1]);
 }
 
+// Rows that experts add to the sums of tokens, in which several of them meet, give the bits of
+// dense rows that scatter_add_rows adds, expert after expert.
+void check_added_rows(DType dt, int64_t in, int64_t out, const std::vector<int64_t>& counts) {
+  SCOPED_TRACE(testing::Message() << dtype_name(dt) << " " << in << " to " << out);
+  const int64_t n = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const int64_t experts = std::ssize(counts);
+  const int64_t tokens = 3 * *std::max_element(counts.begin(), counts.end()) + 1;
+  TestTensor x(dt, n * in), dy(dt, n * out), w(dt, experts * out * in), bias(dt, experts * out),
+      scale(DType::kF32, n);
+  x.randomise(51);
+  dy.randomise(52);
+  w.randomise(53);
+  bias.randomise(54);
+  scale.randomise(55);
+  for (int64_t i = 0; i < n; i += 5) scale.set(i, 0x1p-136);  // what is added is subnormal
+  const auto at = [](TestTensor& t, int64_t i) {
+    return static_cast<std::byte*>(t.data()) + i * dtype_bytes(t.dtype());
+  };
+  std::vector<int32_t> index;  // an expert's rows are of different tokens
+  std::vector<RowsOfWeight> weights;
+  for (int64_t e = 0; e < experts; ++e) {
+    const int64_t count = counts[static_cast<size_t>(e)];
+    weights.push_back(
+        {std::ssize(index), count, at(w, e * out * in), e % 2 == 0 ? at(bias, e * out) : nullptr});
+    for (int64_t i = 0; i < count; ++i) {
+      index.push_back(static_cast<int32_t>((3 * i + e) % tokens));
+    }
+  }
+  Stream& s = test_stream();
+  const auto check = [&](const char* what, int64_t dim, const float* factors, auto&& multiply) {
+    TestTensor dense(dt, n * dim), added(DType::kF32, tokens * dim),
+        scattered(DType::kF32, tokens * dim);
+    for (TestTensor* sums : {&added, &scattered}) {
+      sums->randomise(56);
+      for (int64_t i = 0; i < sums->size(); i += 7) sums->set(i, 0);
+    }
+    std::vector<const void*> sums(static_cast<size_t>(n));
+    const RowRun all{0, 0, n};
+    cpu_ops().locate_rows(DType::kF32, added.data(), index.data(), {&all, 1}, dim, sums.data(), s);
+    multiply(OutputRows::added(sums.data(), factors));
+    multiply(OutputRows(dense.data()));
+    for (const RowsOfWeight& e : weights) {
+      cpu_ops().scatter_add_rows(dt, at(dense, e.first * dim), index.data() + e.first,
+                                 factors != nullptr ? factors + e.first : nullptr, e.count, dim,
+                                 scattered.floats(), s);
+    }
+    s.synchronize();
+    EXPECT_TRUE(added.bits() == scattered.bits()) << what;
+  };
+  check("y", out, scale.floats(), [&](const OutputRows& y) {
+    cpu_ops().grouped_linear(dt, x.data(), weights, in, out, dt, y, s);
+  });
+  check("dx", in, nullptr, [&](const OutputRows& dx) {
+    cpu_ops().grouped_linear_backward_input(dt, dy.data(), weights, in, out, dt, dx, s);
+  });
+}
+
+TEST(Linear, AddedRowsHaveTheBitsOfRowsThatAreScattered) {
+  for (DType dt : kDTypes) {
+    check_added_rows(dt, 64, 96, {32, 64, 256});
+    check_added_rows(dt, 40, 33, {300, 0, 7, 1});
+    check_added_rows(dt, 96, 130, {65, 31, 2});
+    check_added_rows(dt, 2100, 70, {33, 600});  // deeper than a panel of gemm.h
+    check_added_rows(dt, 130, 48, {600, 3});    // fewer columns than blocks are for
+  }
+}
+
 TEST(Linear, RowsInPlaceHaveTheBitsOfCopies) {
   for (DType dt : kDTypes) {
     check_rows_in_place(dt, 64, 96, {32, 64, 256});

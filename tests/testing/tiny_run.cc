@@ -98,6 +98,12 @@ void expect_paged(const Paging& paging) {
   EXPECT_GT(paging.write_backs, 0) << "no write back";
 }
 
+void expect_in_place(const Executor::RowBytes& bytes, bool reads, bool adds) {
+  EXPECT_EQ(bytes.in_place > 0, reads);
+  EXPECT_EQ(bytes.added > 0, adds);
+  EXPECT_EQ(bytes.combined == 0, adds);
+}
+
 std::string outcome_hash(Trainer& trainer, const std::vector<double>& losses) {
   const Status saved = trainer.save();
   CHECK(saved.ok(), "%s", saved.message().c_str());
@@ -129,6 +135,7 @@ Outcome run_to_end(const RunConfig& config, Storage* storage, int64_t stop_at) {
       outcome.losses.push_back(result->loss);
     }
     outcome.paging = Paging::so_far(trainer.session()) - before;
+    outcome.row_bytes = trainer.session().executor().row_bytes();
     if (const Link* link = trainer.session().link()) {
       for (const auto& [pair, count] : link->counts()) outcome.sent_bytes[pair] = count.bytes;
     }

@@ -59,14 +59,17 @@ struct Paging {
 void expect_paged(const Paging& paging);
 
 // What a run leaves behind: hash over losses, weights and state, and how much the steps of its last
-// trainer paged, and sent from device to device.
+// trainer paged, sent from device to device, and read and summed of experts' rows.
 struct Outcome {
   Status status;
   std::string sha256;
   std::vector<double> losses;
   Paging paging;
   std::map<std::pair<int, int>, int64_t> sent_bytes = {};  // [from, to]
+  Executor::RowBytes row_bytes = {};
 };
+// Experts read rows in place if `reads`, and if `adds` they add to sums what they give.
+void expect_in_place(const Executor::RowBytes& bytes, bool reads, bool adds);
 
 // Hash of the run's weights and optimizer state after paying all updates, and of `losses`.
 std::string outcome_hash(Trainer& trainer, const std::vector<double>& losses);

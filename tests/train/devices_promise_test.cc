@@ -1,8 +1,9 @@
 // The root promise over devices: a run file has one hash, whichever devices compute it, how many of
 // them attend, in which shares, with which budgets and switches of the plan, whether experts read
-// rows in place or copies, whether rows travel to experts or experts' weights to rows, with links
-// that are late, and resumed on other devices and with another of these ways. Rows have every pair
-// of these; started with --full-product, the program runs every combination.
+// rows in place or copies and add in place what they give or not, whether rows travel to experts or
+// experts' weights to rows, with links that are late, and resumed on other devices and with another
+// of these ways. Rows have every pair of these; started with --full-product, the program runs every
+// combination.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -115,8 +116,9 @@ void expect_guests(const Session& session) {
   }
 }
 
-// Experts read rows where they are if the plan has that and there is room, and else nowhere.
-void expect_in_place(const Levels& row, const Session& session) {
+// Experts read rows where they are if the plan has that and there is room, and else nowhere. On one
+// device they then also add what they give.
+void expect_planned_rows(const Levels& row, const Session& session) {
   const PlanOptions& plan = kPlans[row[kPlan]];
   const bool reads = session.shape().in_place;
   if (row[kBudget] == 2) {
@@ -125,7 +127,7 @@ void expect_in_place(const Levels& row, const Session& session) {
   if (!plan.in_place) {
     EXPECT_FALSE(reads);
   }
-  EXPECT_EQ(session.executor().row_bytes().in_place > 0, reads);
+  expect_in_place(session.executor().row_bytes(), reads, reads && devices_of(row) == 1);
 }
 
 // Steps up to `end`, with links that are late.
@@ -186,7 +188,7 @@ void expect_reference(const Levels& row, uint64_t number) {
   const bool may_travel = sharing == Sharing::kData || (sharing == Sharing::kAuto && all_attend);
   EXPECT_EQ(session.shape().sharing, may_travel && !at_home ? sharing : Sharing::kRows);
   if (row[kBudget] == 0) expect_paged(Paging::so_far(session) - before);
-  expect_in_place(row, session);
+  expect_planned_rows(row, session);
   EXPECT_EQ(outcome_hash(**trainer, losses), reference(row));
 }
 

@@ -1,5 +1,6 @@
-// Experts that read rows where they are against experts that read copies: one hash, whatever the
-// devices, the model and the sums, where pages move; and the bytes that are not copied, counted.
+// Experts that read rows where they are, and on one device add there what they give, against
+// experts that read copies and write what is summed later: one hash, whatever the devices, the
+// model and the sums, where pages move; and the bytes that are not copied and not written, counted.
 #include <gtest/gtest.h>
 
 #include "tests/testing/sanitizer.h"
@@ -15,7 +16,7 @@ struct Row {
   const char* what;
   const char* devices = "cpu";
   int64_t attention = 0;
-  bool all_in_place = true;    // no row comes from another device
+  bool all_in_place = true;    // no row comes from another device, and none goes back
   const char* changes = "{}";  // of the model
   DType dtype = DType::kBF16;
   int64_t chunks = 1, expert_shards = 1;
@@ -139,12 +140,15 @@ TEST_P(InPlace, GivesTheBitsOfCopiedRows) {
   EXPECT_GT(in_place.in_place, 0);
   EXPECT_EQ(in_place.in_place + in_place.copied, copied.copied);  // each row goes one way
   EXPECT_EQ(in_place.copied == 0, row.all_in_place);
+  expect_in_place(copied, false, false);
+  expect_in_place(in_place, true, row.all_in_place);
+  EXPECT_EQ(in_place.added + in_place.combined, copied.combined);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, InPlace, testing::ValuesIn(kRows));
 
-// Every choice of a token is a row of d bf16 forward; backward of twice that and a weight. All
-// tokens but padding choose k experts in each layer that has some.
+// Every choice of a token is a row of d bf16 forward; backward of twice that and a weight. It gives
+// a row of d bf16 in each. All tokens but padding choose k experts in each layer that has some.
 TEST(InPlaceBytes, AreThoseOfTheRows) {
   TinyRun tiny;
   configure({.what = ""}, true, tiny);
@@ -155,6 +159,7 @@ TEST(InPlaceBytes, AreThoseOfTheRows) {
   const int64_t tokens = done.bytes.in_place / (row * kChoices * kMoeLayers);
   EXPECT_LE(tokens, kSteps * tiny.config().train.tokens_per_step);
   EXPECT_GT(tokens, kSteps * tiny.config().train.tokens_per_step / 2);
+  EXPECT_EQ(done.bytes.added, tokens * kChoices * kMoeLayers * 2 * kHidden * 2);
 }
 
 // A device without room for all rows of its microbatches copies them, and its least budget is that.

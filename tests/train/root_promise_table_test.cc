@@ -194,7 +194,17 @@ std::string hash_with_room(TinyRun& run, int64_t steps = kSteps) {
   const Outcome outcome = run_to_end(run.config(), &storage);
   CHECK(outcome.status.ok(), "%s", outcome.status.message().c_str());
   CHECK(outcome.paging.write_backs == 0, "the reference pages");
+  const int64_t added = outcome.row_bytes.added;
+  CHECK(added > 0 && outcome.row_bytes.combined == 0, "the reference does not add in place");
   return outcome.sha256;
+}
+
+// Whether the plan has room for rows in place, and whether the only device adds to sums there.
+void expect_planned_rows(const RunConfig& config, const Executor::RowBytes& bytes) {
+  const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
+  const SessionOptions options = options_of(config, folder);
+  const bool in_place = Session::plan(folder.config(), options).take().in_place;
+  expect_in_place(bytes, in_place, in_place && options.num_devices() == 1);
 }
 
 void expect_hash(const Row& row, TinyRun& run, const std::string& resident) {
@@ -204,6 +214,7 @@ void expect_hash(const Row& row, TinyRun& run, const std::string& resident) {
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
   EXPECT_EQ(outcome.sha256, resident);
   expect_paged(outcome.paging);
+  expect_planned_rows(run.config(), outcome.row_bytes);
 }
 
 class RootPromiseTable : public testing::TestWithParam<Row> {};
@@ -431,7 +442,8 @@ const LayerBufferRow kLayerBufferRows[] = {
     {{.what = "windows in late layers", .seed = 62, .devices = "cpu*2", .resumed = true}, kDots},
     {{.what = "windows everywhere", .seed = 63, .devices = "cpu*2"}, kMixtral},
     {{.what = "norms of full width", .seed = 64, .resumed = true}, kOlmoe},
-    {{.what = "fp32", .drive = Drive::kThreads}, "{}", DType::kF32},
+    // In place they need no exchange pages, and the smallest budgets have room for all buffers.
+    {{.what = "fp32, copied rows", .drive = Drive::kThreads, .plan = kCopied}, "{}", DType::kF32},
     {{.what = "one shard", .seed = 31, .resumed = true}, "{}", DType::kBF16, 1, 1},
     {{.what = "chunks of two shards, two devices", .seed = 32, .devices = "cpu*2", .plan = kGroups},
      "{}",

@@ -43,6 +43,7 @@ struct Pointer {
     return static_cast<T*>(p);
   }
   operator InputRows() const { return p; }
+  operator OutputRows() const { return p; }
   Pointer operator+(int64_t bytes) const { return {static_cast<std::byte*>(p) + bytes}; }
 };
 using At = std::function<Pointer(const Tensor&)>;

@@ -140,16 +140,19 @@ PAGODA_INLINE void load_tile(const float* tile, bool transposed, UVec (&rows)[16
   if (transposed) transpose(rows);
 }
 
+PAGODA_INLINE void add_bias(const float* bias, UVec (&rows)[16]) {
+  if (bias == nullptr) return;
+  const Vec added = load(bias);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) rows[i] = std::bit_cast<UVec>(std::bit_cast<Vec>(rows[i]) + added);
+}
+
 // Sixteen rows by sixteen columns of the target, from one tile.
 PAGODA_INLINE void store_tile(const float* tile, bool transposed, const float* bias, DType dt,
                               std::byte* at, int64_t row_bytes) {
   UVec rows[16];
   load_tile(tile, transposed, rows);
-  const Vec added = bias == nullptr ? splat(0.0f) : load(bias);
-  if (bias != nullptr) {
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) rows[i] = std::bit_cast<UVec>(std::bit_cast<Vec>(rows[i]) + added);
-  }
+  add_bias(bias, rows);
   if (dt == DType::kF32) {
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) put(at + i * row_bytes, rows[i]);
@@ -173,6 +176,40 @@ PAGODA_TARGET_CLONES void store_block(const float* sums, bool transposed, const 
         store_tile(tile, true, added, dt, corner, row_bytes);
       } else {
         store_tile(tile, false, added, dt, corner, row_bytes);
+      }
+    }
+  }
+}
+
+// Rows from `row` on and columns from `col` on are added to the target's sums, from one tile.
+PAGODA_INLINE void add_tile(const float* tile, bool transposed, const float* bias, int64_t row,
+                            int64_t col, const BlockTarget& target) {
+  if (row >= target.rows || col >= target.cols) return;
+  UVec rows[16];
+  load_tile(tile, transposed, rows);
+  add_bias(bias, rows);
+  const int64_t most = target.rows - row, cols = target.cols - col;
+  const int64_t count = cols < kTileSide ? cols : kTileSide;
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kTileSide; ++i) {
+    if (i >= most) break;
+    Vec v = std::bit_cast<Vec>(rows[i]);
+    if (target.dt == DType::kBF16) v = as_stored<bf16>(v);
+    float* at = target.sum(row + i) + col;
+    store_lanes(at, load_lanes(at, count) + target.scale_of(row + i) * v, count);
+  }
+}
+
+PAGODA_TARGET_CLONES void add_block(const float* sums, bool transposed, const float* bias,
+                                    const BlockTarget& target) {
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < 2; ++j) {
+      const float* tile = sums + (transposed ? 2 * j + i : 2 * i + j) * 256;
+      const float* added = bias == nullptr ? nullptr : bias + j * kTileSide;
+      if (transposed) {
+        add_tile(tile, true, added, i * kTileSide, j * kTileSide, target);
+      } else {
+        add_tile(tile, false, added, i * kTileSide, j * kTileSide, target);
       }
     }
   }
@@ -237,6 +274,7 @@ PAGODA_TARGET_CLONES void pack_right_stretch(StepForm form, const BlockRows& m, 
 }
 
 void store_sums(const float* sums, bool transposed, const float* bias, const BlockTarget& target) {
+  if (target.sums != nullptr) return add_block(sums, transposed, bias, target);
   const int64_t element = dtype_bytes(target.dt), row_bytes = target.stride * element;
   auto* at = static_cast<std::byte*>(target.at);
   if (target.rows == kBlock && target.cols == kBlock) {

@@ -47,10 +47,19 @@ struct BlockTarget {
   void* at;
   int64_t stride;
   int64_t rows, cols;
+  // Where the block's rows are added, rounded and scaled: to these fp32 rows, from element `col` on
+  // (OutputRows). nullptr: they are stored.
+  const void* const* sums = nullptr;
+  const float* scale = nullptr;
+  int64_t col = 0;
+
+  // REQUIRES: sums.
+  float* sum(int64_t r) const { return static_cast<float*>(const_cast<void*>(sums[r])) + col; }
+  float scale_of(int64_t r) const { return scale == nullptr ? 1.0f : scale[r]; }
 };
 
-// target = round(sums + bias). bias: kBlock floats, or nullptr. `transposed`: the
-// block's columns are the target's rows.
+// target = round(sums + bias), or target += scale round(sums + bias). bias: kBlock floats, or
+// nullptr. `transposed`: the block's columns are the target's rows.
 void store_sums(const float* sums, bool transposed, const float* bias, const BlockTarget& target);
 // target += sums, or target = sums. A sum of -0 counts as 0. fp32 targets.
 void add_sums(const float* sums, bool add, const BlockTarget& target);

@@ -80,8 +80,9 @@ struct Chunk {
   const std::byte* of_pair(int64_t pair) const { return packed + pair * steps * step_bytes(); }
   int64_t pair_rows(int64_t pair) const { return std::min(kBlock, rows - pair * kBlock); }
   BlockTarget target(int64_t pair, int64_t col) const {
-    return {p.c_dt, at(p.c_dt, p.c, (row + pair * kBlock) * p.n + col), p.n, pair_rows(pair),
-            std::min(kBlock, p.n - col)};
+    const OutputRows c = p.c.from(row + pair * kBlock, p.n * dtype_bytes(p.c_dt));
+    void* dense = c.sums == nullptr ? at(p.c_dt, c.dense, col) : nullptr;
+    return {p.c_dt, dense, p.n, pair_rows(pair), std::min(kBlock, p.n - col), c.sums, c.scale, col};
   }
   // kBlock floats, zeros beyond the columns there are.
   const float* bias(int64_t col) const {
@@ -92,6 +93,14 @@ struct Chunk {
     return row;
   }
 };
+
+// Asks for the sums that a block's rows are added to, which its product hides.
+void ask_for_sums(const BlockTarget& target) {
+  for (int64_t r = 0; target.sums != nullptr && r < target.rows; ++r) {
+    __builtin_prefetch(target.sum(r), 1, 2);
+    __builtin_prefetch(target.sum(r) + kTileSide, 1, 2);
+  }
+}
 
 // ---- forward: blocks of w by blocks of rows ----
 
@@ -145,8 +154,10 @@ void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, 
         product.cols = c.pair_rows(pair);
         product.sums = sums + pair * kBlockFloats;
         if (panel + 1 < end) product.ahead = rows_ahead(c, col, s, pair);
+        const bool last = s + slab >= c.steps;
+        if (last) ask_for_sums(c.target(pair, col));
         session.multiply(product);
-        if (s + slab >= c.steps) store_sums(product.sums, true, bias, c.target(pair, col));
+        if (last) store_sums(product.sums, true, bias, c.target(pair, col));
       }
     }
   }
@@ -227,6 +238,7 @@ void add_slab(const BlockSession& session, const Stripe& stripe, int64_t s, int6
       product.rows = c.pair_rows(pair);
       product.sums = stripe.sums_of(pair, b);
       if (ask) product.ahead = columns_ahead(stripe, s, steps, b, pair);
+      if (s + steps >= c.steps) ask_for_sums(c.target(pair, stripe.column(b)));
       session.multiply(product);
     }
   }

@@ -29,8 +29,8 @@
 
 namespace pagoda {
 
-// C (m, n) of c_dt = A (m, k) op(B) + bias, everything dense but B's row stride, and A where its
-// rows are read in place.
+// C (m, n) of c_dt = A (m, k) op(B) + bias, everything dense but B's row stride, A where its rows
+// are read in place, and C where its rows are added to sums.
 struct Product {
   DType dt;
   InputRows a;
@@ -39,7 +39,7 @@ struct Product {
   bool transposed;
   int64_t m, n, k;
   DType c_dt;
-  void* c;
+  OutputRows c;
   const void* bias = nullptr;  // (n) of dt, or none
 };
 

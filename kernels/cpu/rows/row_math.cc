@@ -64,4 +64,14 @@ PAGODA_TARGET_CLONES void add_scaled_row(const float* x, int64_t n, float scale,
   for (int64_t i = 0; i < n; ++i) y[i] += scale * x[i];
 }
 
+PAGODA_TARGET_CLONES void add_rounded_row(DType dt, const float* x, int64_t n, float scale,
+                                          float* y) {
+  with_type(dt, [&]<typename T>(T) PAGODA_INLINE_LAMBDA {
+    for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
+      const Vec added = scale * as_stored<T>(load_lanes(x + i, count));
+      store_lanes(y + i, load_lanes(y + i, count) + added, count);
+    });
+  });
+}
+
 }  // namespace pagoda

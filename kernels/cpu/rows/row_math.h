@@ -20,5 +20,7 @@ void scale_row(const float* x, int64_t n, float scale, float* out);
 void add_row(const float* a, const float* b, int64_t n, float* out);
 // y += scale * x
 void add_scaled_row(const float* x, int64_t n, float scale, float* y);
+// The same of x rounded to dt.
+void add_rounded_row(DType dt, const float* x, int64_t n, float scale, float* y);
 
 }  // namespace pagoda

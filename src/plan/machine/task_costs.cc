@@ -101,7 +101,11 @@ void Costs::rows(MachineProfile& p) const {
   const auto tasks = static_cast<double>(c.experts * div_ceil(c.blocks, work_.group_blocks));
   const double launches = tasks / experts_in_group();
   const double parts = work_.dispatches;
-  const LayerWork work = layer(true);
+  LayerWork work = layer(true);
+  if (run_.adds_in_place()) {
+    work.expert.bytes += work.added.bytes;
+    work.expert_backward.bytes += work.added.bytes;
+  }
   p.of(TaskKind::kDispatch) = of(work.dispatch, parts);
   p.of(TaskKind::kDispatchBackward) = of(work.dispatch_backward, parts);
   p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kTakeParcel) =

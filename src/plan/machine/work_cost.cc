@@ -47,6 +47,7 @@ void add_rows(const LayerCost& layer, const WorkSizes& sizes, double again, Laye
   work.dispatch = {.bytes = 2 * kValue * d};
   work.dispatch_backward = {.bytes = 4 * kValue * d};
   work.combine = {.bytes = (kValue + 2 * kSum) * d};
+  work.added = {.bytes = (2 * kSum - kValue) * d};  // sums, in place of what is written
   work.expert = {2 * parameters, 0, kValue * (2 * d + 3 * f), weights};
   const double backward = 4 * parameters + 4 * again * d * f;
   const double read = (4 + 2 * again) / 3 * weights;

@@ -45,6 +45,7 @@ struct LayerWork {
   Work dispatch, dispatch_backward;
   Work expert, expert_backward;
   Work combine;
+  Work added;  // by experts and their backward beside the above, if they add what they give to sums
 };
 
 // `again`: the share of the layer that was not saved, 0 to 1.

@@ -115,7 +115,8 @@ void hold_any_seat(const RunShape& shape, const PageTable& pages, std::vector<Sl
   }
 }
 
-// Where rows are read in place, a group may have those of all microbatches of its device.
+// Where rows are read in place, a group may have those of all microbatches of its device, and add
+// to all their sums.
 void hold_rows_in_place(const RunShape& shape, const PageTable& pages,
                         std::vector<SlotClass>& slots) {
   const DeviceRange own = shape.own_devices();
@@ -130,6 +131,7 @@ void hold_rows_in_place(const RunShape& shape, const PageTable& pages,
     for (int64_t b = 0; b < shape.microbatches; ++b) {
       hold(pages.normed(stage, b));
       if (shape.training) hold(pages.dresidual(stage, b));
+      if (shape.adds_in_place()) hold(pages.sum(stage, b));
     }
   }
   for (size_t c = 0; c < slots.size(); ++c) {

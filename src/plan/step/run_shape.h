@@ -139,12 +139,18 @@ struct RunShape {
   // into the group. The in-layer buffers that a group reads are there at once, so the memory plan
   // has the last word (seated()). It changes no bit. REQUIRES: no padded experts.
   bool in_place = false;
+  // A device computes the experts of a group one after the other, as the CPU's operators do.
+  bool experts_in_order = false;
   // An update needs no norm of all gradients (clip = per_expert, none), so a step need not wait for
   // its last gradient to begin it.
   bool eager_adam = false;
   double pinned_share = 0;  // of each layer's experts (plan/step/pinning.h)
   int64_t ep_degree = 1;    // experts in the run for each one here (plan/memory/coarse_run.h)
 
+  // Experts add what they give to the sums of tokens as they compute it, in place as they read
+  // rows. On the only device their order is that of the sums, so it changes no bit. Else they write
+  // it, and combines add it in that order.
+  bool adds_in_place() const { return in_place && experts_in_order && devices == 1; }
   // A record is updated inside the backward, as soon as its gradient is complete.
   bool updates_in_backward() const { return eager_adam && !options.optimizer_at_end; }
   // Groups of microbatches that are taken through a layer's backward one after the other.

@@ -11,9 +11,10 @@
 // backward its gradient. A group takes rows of several microbatches, whose in-layer buffers are
 // pages. Each microbatch's rows have a dispatch and a combine of their own, so that a task never
 // needs more than a few pages; or a task that holds them for the group's experts
-// (RunShape::in_place). Where a device lacks room for all buffers, they are uploaded for one group
-// after the other. Each expert of a group is a task of its own, with its weights' page; the last
-// such task computes the whole group (Task::joins_next).
+// (RunShape::in_place), and with them the microbatch's sum if the experts add to it
+// (adds_in_place). Where a device lacks room for all buffers, they are uploaded for one group after
+// the other. Each expert of a group is a task of its own, with its weights' page; the last such
+// task computes the whole group (Task::joins_next).
 //
 // Tasks that depend on routing are generated ("resolved") once the caller passes the layer's
 // routing. Pure: the same arguments give the same tasks.

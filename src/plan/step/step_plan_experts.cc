@@ -109,7 +109,7 @@ void StepPlan::bring_guests(const WavePlace& at, const ExpertWave& wave, GuestWe
   }
 }
 
-// Adds tasks that hold the rows of a group that are read in place.
+// Adds tasks that hold the rows of a group that are read in place, and the sums that are added to.
 void StepPlan::read_rows(const WavePlace& at, const ExpertGroup& group, int64_t seat,
                          TaskList& tasks) const {
   const int stage = shape_.stage_of(at.layer);
@@ -124,6 +124,7 @@ void StepPlan::read_rows(const WavePlace& at, const ExpertGroup& group, int64_t 
     t.joins_next = true;
     t.use(pages_.normed(stage, b), here, Access::kRead);
     if (at.phase == Phase::kBackward) t.use(pages_.dresidual(stage, b), here, Access::kRead);
+    if (shape_.adds_in_place()) t.use(pages_.sum(stage, b), here, Access::kWrite);
     tasks.push_back(t);
   }
 }
@@ -139,7 +140,9 @@ void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int64_t se
     const auto guest = guests.pages.find({seat, t.record});
     const bool far = guest != guests.pages.end();
     t.use(far ? guest->second : pages_.weights(t.record), place, Access::kRead);
-    t.use(pages_.outbound(seat, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
+    if (!shape_.adds_in_place()) {
+      t.use(pages_.outbound(seat, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
+    }
     if (has_inbound(group, seat)) {
       t.use(inbound(at, seat), place, Access::kRead);
       const bool stayed = at.phase == Phase::kBackward && keeps_rows(at, seat);
@@ -237,9 +240,10 @@ void StepPlan::expert_gradient(const Task& like, std::optional<PageId> sum, Task
   gradient(t, tasks);
 }
 
-// Adds combines of each microbatch's rows in the wave, in the order of the experts. A task reads
-// what a few devices gave; more of them take further tasks.
+// Adds combines of each microbatch's rows in the wave, in the order of the experts, if these have
+// not added them. A task reads what a few devices gave; more of them take further tasks.
 void StepPlan::combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const {
+  if (shape_.adds_in_place()) return;
   const bool backward = at.phase == Phase::kBackward;
   const TaskKind kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
   for (int64_t i = 0; i < at.microbatches; ++i) {

@@ -30,8 +30,9 @@ enum class TaskKind : uint8_t {
   kReceive,          // what device `peer` sent arrives
   kTakeParcel,       // its own parcel of what was sent to a node's devices together -> its page
   kPlaceRows,        // the parcel from device `peer` -> its rows of inbound
-  kReadRows,         // no work: a microbatch's rows, which the group's experts read in place
-  kExpert,           // inbound, or rows in place -> outbound
+  kReadRows,         // no work: a microbatch's rows, which the group's experts read in place, and
+                     // its sum, if they add to it
+  kExpert,           // inbound, or rows in place -> outbound, or sums in place
   kPackRows,         // rows of outbound -> the parcel for device `peer`
   kCombine,          // outbound -> one microbatch's sum over experts
   kResidual,         // middle + sum -> next layer_input

@@ -144,6 +144,20 @@ TEST(WorkCost, OfABackwardThatComputesAgainIsMore) {
       0);
 }
 
+// In place of a row that is written, a sum is read and written.
+TEST(WorkCost, OfExpertsThatAddInPlaceIsThatOfSums) {
+  CostSettings work;
+  work.sequence_len = 512;
+  RunShape adds = run();
+  adds.in_place = adds.experts_in_order = true;
+  for (const TaskKind kind : {TaskKind::kExpert, TaskKind::kExpertBackward}) {
+    const auto bytes = [&](const RunShape& of) {
+      return 1e9 * task_costs(only(Rate::kMemory), shape(), of, work).of(kind).unit_s;
+    };
+    EXPECT_NEAR(bytes(adds) - bytes(run()), (2 * 4 - 2) * kD, 1e-9 * kD);
+  }
+}
+
 // Scores of a short sequence are slower: half as fast where the sheet says so.
 TEST(WorkCost, OfScoresGrowsForShortSequences) {
   MachineSheet sheet = only(Rate::kScores);

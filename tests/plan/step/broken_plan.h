@@ -19,7 +19,7 @@ using Steps = std::vector<std::vector<PlacedTask>>;
 struct Recorded {
   explicit Recorded(bool eager, int64_t group_blocks = 1, int devices = 1, bool zebra = false,
                     int stages = 1, bool in_place = false, bool in_parts = false,
-                    int64_t kept_rows = 0) {
+                    int64_t kept_rows = 0, bool in_order = false) {
     std::mt19937 random(7);
     StepKind kind;
     kind.eager = eager;
@@ -30,6 +30,7 @@ struct Recorded {
     kind.stages = stages;
     kind.order = PipelineOrder::kOneForwardOneBackward;
     kind.options.in_place = in_place;
+    kind.experts_in_order = in_order;
     do {
       do {
         made = std::make_unique<PlannedCase>(random, devices, kind, in_place ? 0.4 : 0.0);

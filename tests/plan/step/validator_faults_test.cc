@@ -42,11 +42,17 @@ TEST(Validator, SeesTasksBeforeTheirInputs) {
   }
 }
 
+// On the only device, experts in their order, which add what they give in place.
+const Recorded& adding() {
+  static const Recorded recorded(false, 5, 1, false, 1, true, false, 0, true);
+  return recorded;
+}
+
 // Rows that experts read where they are, on one device and on two.
 TEST(Validator, SeesRowsThatAreNotHeldInPlace) {
   static const Recorded alone(false, 5, 1, false, 1, true), several(false, 5, 2, false, 1, true);
   const auto reads = of_kind(TaskKind::kReadRows);
-  for (const Recorded* good : {&alone, &several}) {
+  for (const Recorded* good : {&alone, &several, &adding()}) {
     expect_broken(
         PlanRule::kInputs, "rows are not held",
         [&](Steps& steps) { erase(steps, find(steps, reads)); }, *good);
@@ -81,6 +87,44 @@ TEST(Validator, SeesRowsThatAreNotHeldInPlace) {
         PlanRule::kInputs, "before its device has sorted them",
         [&](Steps& steps) { erase(steps, find(steps, of_kind(TaskKind::kIndex))); }, *good);
   }
+}
+
+TEST(Validator, SeesRowsThatAreAddedWrong) {
+  ASSERT_TRUE(adding().made->shape.adds_in_place());
+  const auto reads = of_kind(TaskKind::kReadRows), experts = of_kind(TaskKind::kExpert);
+  expect_broken(
+      PlanRule::kInputs, "a sum is not held",
+      [&](Steps& steps) {
+        PlacedTask& t = steps[1][find(steps, reads)];
+        --t.task.num_uses;
+        t.slots.pop_back();
+      },
+      adding());
+  expect_broken(
+      PlanRule::kInputs, "a sum is only read",
+      [&](Steps& steps) {
+        Task& t = steps[1][find(steps, reads)].task;
+        t.uses[t.num_uses - 1u].access = Access::kRead;
+      },
+      adding());
+  expect_broken(
+      PlanRule::kInputs, "an expert adds before one that comes first",
+      [&](Steps& steps) { steps[1][find(steps, experts)].task.expert = 1000; }, adding());
+  expect_broken(
+      PlanRule::kInputs, "an expert is left out",
+      [&](Steps& steps) { erase(steps, find(steps, experts)); }, adding());
+  expect_broken(
+      PlanRule::kInputs, "what was added is combined",
+      [&](Steps& steps) {
+        const size_t i = find(steps, of_kind(TaskKind::kResidual));
+        const size_t held = find(steps, reads);
+        PlacedTask combine = steps[1][held];
+        combine.moves.clear();
+        combine.task.kind = TaskKind::kCombine;
+        combine.task.joins_next = false;
+        steps[1].insert(steps[1].begin() + static_cast<int64_t>(i), combine);
+      },
+      adding());
 }
 
 // Groups of several experts, which go together.

@@ -52,7 +52,7 @@ void expect_valid(std::mt19937& random, PlannedCase& c) {
 }
 
 TEST(Validator, RandomRunsKeepEveryRule) {
-  uint32_t in_place = 0;
+  uint32_t in_place = 0, added = 0;
   for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -66,6 +66,7 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     kind.pinned_share = random() % 4 == 0 ? 0.5 : 0;
     kind.options.padded_experts = random() % 4 == 0;
     kind.options.in_place = seed % 4 != 0;
+    kind.experts_in_order = seed % 3 != 0;
     kind.keep_in_host = random() % 2 == 0;
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
@@ -77,10 +78,13 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     if (away) kind.sharing = static_cast<Sharing>(seed % 5 % 3);
     PlannedCase c(random, devices, kind, rooms[random() % 5]);
     in_place += c.shape.in_place;
+    added += c.shape.adds_in_place();
     expect_valid(random, c);
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_GT(in_place, kSeeds / 10);
+  EXPECT_GT(added, kSeeds / 20);
+  EXPECT_LT(added, in_place);
 }
 
 // Experts that are guests of devices that attend, all of them or as their rows say.

@@ -25,6 +25,7 @@ void OrderCheck::begin_step() {
   stayed_.clear();
   messages_.clear();
   held_.clear();
+  added_ = {};
   computed_.clear();
   sums_.clear();
   seats_.clear();
@@ -154,7 +155,7 @@ void OrderCheck::check_dispatch(const Task& task, Rows& rows) {
   rows.dispatched += task.rows;
 }
 
-// Each microbatch of the device has its rows in the group once.
+// Each microbatch of the device has its rows in the group once, and where they are added, its sum.
 void OrderCheck::check_read_rows(const Task& task, Rows& rows) {
   Group& group =
       held_.try_emplace(task.device, Group{task.phase, task.layer, task.wave}).first->second;
@@ -162,10 +163,18 @@ void OrderCheck::check_read_rows(const Task& task, Rows& rows) {
   if (shape_.attending(task.layer, task.microbatch) != task.device)
     fault(task, "reads another device's rows");
   if (!group.microbatches.insert(task.microbatch).second) fault(task, "is handed out twice");
-  const size_t read = task.phase == Phase::kBackward ? 2 : 1;
   const int stage = shape_.stage_of(task.layer);
-  if (task.num_uses != read || task.uses[0].page != pages_.normed(stage, task.microbatch) ||
-      (read == 2 && task.uses[1].page != pages_.dresidual(stage, task.microbatch))) {
+  std::vector<std::pair<PageId, Access>> expected = {
+      {pages_.normed(stage, task.microbatch), Access::kRead}};
+  if (task.phase == Phase::kBackward) {
+    expected.emplace_back(pages_.dresidual(stage, task.microbatch), Access::kRead);
+  }
+  if (shape_.adds_in_place()) {
+    expected.emplace_back(pages_.sum(stage, task.microbatch), Access::kWrite);
+  }
+  if (!std::ranges::equal(task.used(), expected, [](const PageUse& use, const auto& page) {
+        return std::pair(use.page, use.access) == page;
+      })) {
     fault(task, "holds other pages than the rows'");
   }
   group.rows += task.rows;
@@ -264,14 +273,27 @@ void OrderCheck::check_copy(const Task& task) {
   }
 }
 
+// The rows that an expert's group gives: in outbound, or added to sums by experts in their order.
+OrderCheck::Group& OrderCheck::output_of(const Task& task, Rows& rows) {
+  const Group begun{task.phase, task.layer, task.wave};
+  if (!shape_.adds_in_place()) {
+    Group& out = exchange_[task.uses[1].page];
+    if (task.uses[1].access == Access::kCreate) out = begun;
+    return out;
+  }
+  if (task.expert < rows.newest_added) fault(task, "adds out of the experts' order");
+  rows.newest_added = task.expert;
+  if (added_.whole || !added_.is_of(task)) added_ = begun;
+  return added_;
+}
+
 // The experts of a group read what was handed out, one behind the other.
 void OrderCheck::check_expert(const Task& task, Rows& rows) {
   const Group in = input_of(task);
-  Group& out = exchange_[task.uses[1].page];
+  Group& out = output_of(task, rows);
   if (!possible_height(task)) fault(task, "of an impossible height");
   check_seat(task);
   if (!in.is_of(task)) fault(task, "reads rows that are not its own");
-  if (task.uses[1].access == Access::kCreate) out = {task.phase, task.layer, task.wave};
   if (!out.is_of(task) || out.rows != task.block_row) {
     fault(task, "does not follow the experts before it");
   }
@@ -280,6 +302,7 @@ void OrderCheck::check_expert(const Task& task, Rows& rows) {
   out.whole = !task.joins_next;
   if (out.whole && out.rows != in.rows) fault(task, "leaves rows of its group");
   if (out.whole) held_.erase(task.device);
+  if (out.whole && shape_.adds_in_place()) rows.combined += in.rows;
   if (task.rows > 0 && !rows.computed_rows.emplace(task.first_row, task.rows).second) {
     fault(task, "computes rows twice");
   }
@@ -289,6 +312,7 @@ void OrderCheck::check_expert(const Task& task, Rows& rows) {
 // A microbatch's sum takes waves, and in all of them experts, in order; an expert may go on in the
 // next wave.
 void OrderCheck::check_combine(const Task& task, Rows& rows) {
+  if (shape_.adds_in_place()) fault(task, "combines what experts have added");
   for (const PageUse& use : task.used()) {
     const auto group = exchange_.find(use.page);
     if (group == exchange_.end()) continue;  // the sum

@@ -36,6 +36,7 @@ class OrderCheck {
     int64_t dispatched = 0, combined = 0;
     std::map<int64_t, int64_t> computed_rows;  // [first row of the layer] how many from there on
     std::map<int64_t, std::pair<int64_t, int64_t>> newest;  // [microbatch] wave and expert combined
+    int64_t newest_added = -1;  // the expert that has added to sums last
   };
   // Rows that an exchange page holds, of a wave's group on one device or a parcel of it.
   struct Group {
@@ -67,6 +68,7 @@ class OrderCheck {
   void check_dispatch(const Task& task, Rows& rows);
   void check_read_rows(const Task& task, Rows& rows);
   Group input_of(const Task& task);
+  Group& output_of(const Task& task, Rows& rows);
   void check_seat(const Task& task);
   void check_copy(const Task& task);
   void check_expert(const Task& task, Rows& rows);
@@ -125,6 +127,7 @@ class OrderCheck {
   std::set<std::tuple<int64_t, int64_t, int64_t, int>> stayed_;
   std::map<PageId, Parcels> messages_;
   std::map<int, Group> held_;  // [device] rows that its next group reads in place
+  Group added_;                // rows that experts in work have added to sums in place
   std::set<Done> arrived_;  // kSend: of a microbatch that goes on to the layer, or back from it
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
   std::set<int64_t> computed_;

@@ -7,6 +7,7 @@ namespace pagoda {
 void StepKind::apply_to(RunShape& shape) const {
   shape.options = options;
   shape.in_place = options.in_place && !options.padded_experts;
+  shape.experts_in_order = experts_in_order;
   shape.eager_adam = eager;
   shape.pinned_share = pinned_share;
   shape.group_blocks = group_blocks;

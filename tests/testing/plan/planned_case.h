@@ -26,6 +26,7 @@ struct StepKind {
   int stages = 1;
   PipelineOrder order = PipelineOrder::kBreadthFirst;
   int copies = 1;  // where devices and sums allow them
+  bool experts_in_order = false;
   PlanOptions options = {};
 
   void apply_to(RunShape& shape) const;  // all but the seats and stages
