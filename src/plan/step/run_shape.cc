@@ -124,7 +124,10 @@ int64_t RunShape::most_round_blocks() const {
       most = std::max(most, ++on_device[static_cast<size_t>(at)]);
     }
   }
-  return most > 0 ? most * div_ceil(div_ceil(round_rows(), num_experts), row_block) : 0;
+  if (most == 0) return 0;
+  // Each of n experts ends in a block that may have one row, and the rows beyond are whole blocks.
+  const int64_t rows = most * div_ceil(round_rows(), num_experts);
+  return most + std::max<int64_t>(0, rows - most) / row_block;
 }
 
 int64_t RunShape::sum_elements() const {

@@ -161,8 +161,8 @@ struct RunShape {
   int64_t round_rows() const {
     return round_microbatches() * microbatch_tokens * experts_per_token;
   }
-  // Row blocks of a round in a layer on the device that has most, where all experts have equally
-  // many rows.
+  // Row blocks of a round in a layer on the device that has most experts, at most: it has as many
+  // rows as if routing were even, divided between its experts in any way.
   int64_t most_round_blocks() const;
   // Gradients of experts are summed in pages; else in buffers of the group's device, one for each
   // expert of a group, since each is complete when its group is.
