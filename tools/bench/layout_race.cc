@@ -96,6 +96,8 @@ SessionOptions LayoutRace::options(const Layout& layout, const std::string& file
       options.size.sums.pages_expert_sums(layout.zebra || layout.stages > 1);
   options.lags = layout.lags;
   options.offloaded = layout.offloaded;
+  // Where devices have room for everything, rows that came for the forward stay for the backward.
+  options.kept_rows = step_.width * step_.row_tokens * step_.model.experts_per_token;
   options.order = layout.order;
   options.shares = layout.shares;
   options.seats_by_step = true;

@@ -298,7 +298,7 @@ void race_orders(RaceSetting& setting, const Devices& faster, const Devices& slo
 // attention slower than experts, where those are better that turn sooner.
 void orders(RaceSetting& setting) {
   race_orders(setting, {{6, 6}}, {{24, 12}});
-  if (!setting.tiny) race_orders(setting, {{6, 30}}, {{6, 6}});
+  if (!setting.tiny) race_orders(setting, {{6, 60}}, {{4, 4}});
 }
 
 Layout draw_zebra(int number, const TrainedStep& step, std::mt19937& random) {
