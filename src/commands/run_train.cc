@@ -53,7 +53,7 @@ Status resolve_run(RunConfig& config, bool resume, RankGroup& ranks,
   RETURN_IF_ERROR(ranks.agree(HfFolder::open(config.model.path).status()));
   RETURN_IF_ERROR(choose_micro_batch(config, resume, ranks));
   if (measured && ranks.alone()) RETURN_IF_ERROR(choose_layout(*measured, config));
-  RETURN_IF_ERROR(ranks.agree(choose_zebra(config, ranks, measured)));
+  RETURN_IF_ERROR(ranks.agree(resolve_zebra(config, ranks, measured)));
   return ranks.agree(ranks.rank() == 0 ? choose_chat_date(config, resume) : Status());
 }
 

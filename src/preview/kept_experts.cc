@@ -5,7 +5,7 @@
 
 #include "base/dtype.h"
 #include "optim/state_format.h"
-#include "plan/zebra/run_zebra.h"
+#include "plan/zebra/zebra_search.h"
 #include "train/trainer.h"
 
 namespace pagoda {

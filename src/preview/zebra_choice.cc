@@ -17,7 +17,7 @@
 #include "plan/memory/coarse_run.h"
 #include "plan/memory/memory_plan.h"
 #include "plan/step/pages.h"
-#include "plan/zebra/run_zebra.h"
+#include "plan/zebra/zebra_search.h"
 #include "preview/kept_experts.h"
 #include "preview/model_sizes.h"
 #include "preview/sheet_budgets.h"
@@ -191,7 +191,7 @@ std::vector<WeightRoom> weight_rooms(const RankMachines& machines, const RunConf
 
 }  // namespace
 
-int64_t most_kept_experts(const ModelShape& model, const RunSetup& setup) {
+int64_t most_kept_of_layer(const ModelShape& model, const RunSetup& setup) {
   const WorkspaceSize& size = setup.size;
   const int64_t tokens = size.microbatches / size.sums.chunks * size.microbatch_tokens;
   const int64_t rows = div_ceil(tokens * model.experts_per_token, model.num_experts);
@@ -205,7 +205,7 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
   OpenZebra open;
   const int64_t groups = int64_t{setup.stages} * setup.copies;
   open.most_attending = std::min<int64_t>(setup.size.sums.shards, setup.num_devices() / groups - 1);
-  open.most_kept = most_kept_experts(model, setup);
+  open.most_of_layer = most_kept_of_layer(model, setup);
   if (config.parallel.attention_devices > 0) open.attention_devices = attending(setup);
   const MachineSheet& sheet = *machines.sheets.front();
   const MachineSheet::Profile& profiled = sheet.profile;
@@ -243,7 +243,7 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
   };
   const MachineProfile profile =
       costs_of(machines, model, with(open.attention_devices.value_or(1), 0), config, setup);
-  const ZebraRun run = choose_zebra(open, with, profile);
+  const ZebraRun run = search_zebra(open, with, profile);
   if (!open.attention_devices) setup.deal_attention(run.attention_devices);
   setup.offloaded = brief(run.offloaded);
   setup.lags = run.lags;
@@ -281,8 +281,8 @@ void write_zebra(const RunShape& shape, RunConfig& config) {
   if (config.auto_kept_rows()) parallel.kept_rows = std::to_string(shape.kept_rows);
 }
 
-Status choose_zebra(RunConfig& config, RankGroup& ranks,
-                    const std::optional<MachineSheet>& measured) {
+Status resolve_zebra(RunConfig& config, RankGroup& ranks,
+                     const std::optional<MachineSheet>& measured) {
   if (!is_open(config)) return Status();
   RunSetup setup = run_setup(config);
   RETURN_IF_ERROR(join_ranks(config, ranks, setup));

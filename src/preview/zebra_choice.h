@@ -1,5 +1,5 @@
 // Chooses what zebra leaves to the planner: parallel.attention_devices, parallel.offloaded,
-// parallel.lags and parallel.kept_rows where they are "auto" (plan/zebra/run_zebra.h). No bit
+// parallel.lags and parallel.kept_rows where they are "auto" (plan/zebra/zebra_search.h). No bit
 // depends on it.
 #pragma once
 
@@ -15,8 +15,8 @@
 namespace pagoda {
 
 // The experts of a layer whose rows of a chunk are the waves that a device has room for, where all
-// have as many rows (OpenZebra::most_kept). REQUIRES: experts.
-int64_t most_kept_experts(const ModelShape& model, const RunSetup& setup);
+// have as many rows (OpenZebra::most_of_layer). REQUIRES: experts.
+int64_t most_kept_of_layer(const ModelShape& model, const RunSetup& setup);
 
 // The machines whose costs a choice goes by: of all ranks one, or [rank] each its own, and then
 // what a transfer between two devices takes. The sheets are not owned.
@@ -38,7 +38,7 @@ void write_zebra(const RunShape& shape, RunConfig& config);
 // call it together with rank 0's settings; rank 0 chooses for all, by its own machine, and only its
 // settings get the numbers. `measured`: rank 0's machine; none: a rough sheet of it. Returns the
 // errors of read_model_sizes and join_ranks.
-Status choose_zebra(RunConfig& config, RankGroup& ranks,
-                    const std::optional<MachineSheet>& measured = {});
+Status resolve_zebra(RunConfig& config, RankGroup& ranks,
+                     const std::optional<MachineSheet>& measured = {});
 
 }  // namespace pagoda

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/zebra/run_zebra.h"
+#include "plan/zebra/zebra_search.h"
 #include "preview/model_sizes.h"
 #include "tests/preview/twelve_experts.h"
 #include "train/trainer.h"

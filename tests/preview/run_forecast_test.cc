@@ -203,7 +203,7 @@ TEST(RunForecast, ChoosesZebraAsTrainDoes) {
   const ModelSizes model = read_model_sizes(config.model.path).take();
   const PlannedRun planned = planned_run(model, config, sheet).take();
   RankGroup alone;
-  ASSERT_TRUE(choose_zebra(config, alone).ok());
+  ASSERT_TRUE(resolve_zebra(config, alone).ok());
   EXPECT_FALSE(config.auto_lags() || config.auto_offloaded());
   EXPECT_GT(config.parallel.attention_devices, 0);
   ASSERT_TRUE(config.validate().ok()) << config.validate().message();
@@ -214,7 +214,7 @@ TEST(RunForecast, ChoosesZebraAsTrainDoes) {
   config.parallel.lags = {"2", "1", "0"};
   config.parallel.offloaded = {"5"};
   config.parallel.attention_devices = 0;
-  ASSERT_TRUE(choose_zebra(config, alone).ok());
+  ASSERT_TRUE(resolve_zebra(config, alone).ok());
   EXPECT_EQ(config.lags(), (Lags{2, 1, 0}));
   EXPECT_EQ(config.offloaded(), std::vector<int64_t>{5});
 }

@@ -13,7 +13,7 @@
 
 #include "plan/machine/device_profile.h"
 #include "plan/step/pages.h"
-#include "plan/zebra/run_zebra.h"
+#include "plan/zebra/zebra_search.h"
 #include "preview/kept_experts.h"
 #include "preview/run_forecast.h"
 #include "preview/sheet_budgets.h"

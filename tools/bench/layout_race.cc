@@ -127,13 +127,13 @@ Layout LayoutRace::plan_zebra(Layout layout, bool asym_ea) {
   const ModelShape model = model_shape(folder_.config());
   OpenZebra open;
   open.attention_devices = layout.attention_devices;
-  open.most_kept = most_kept_experts(model, options(layout, "shape"));
+  open.most_of_layer = most_kept_of_layer(model, options(layout, "shape"));
   if (!asym_ea) open.offloaded = layout.offloaded;
   const auto with = [&](int64_t, int64_t offloaded) {
     layout.offloaded = {offloaded};
     return shape_of(layout);
   };
-  const ZebraRun best = choose_zebra(open, with, profile_on(layout.devices, {}));
+  const ZebraRun best = search_zebra(open, with, profile_on(layout.devices, {}));
   layout.offloaded = best.offloaded;
   layout.lags = best.lags;
   return layout;

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "plan/step/action.h"
-#include "plan/zebra/run_zebra.h"
+#include "plan/zebra/zebra_search.h"
 #include "tools/bench/measured_run.h"
 
 namespace pagoda {
@@ -80,8 +80,8 @@ class LayoutRace {
   // Models and pages go to new folders in `directory`, whose storage it is. `steps`: of a timing.
   LayoutRace(std::string directory, Storage* storage, const TrainedStep& step, int steps);
 
-  // Gives a layout of zebra its chunks, lags and, by Asym-EA, kept experts, chosen by what devices
-  // took alone.
+  // Gives a layout of zebra its chunks, lags and, by Asym-EA, kept experts, chosen by the costs of
+  // its devices.
   Layout plan_zebra(Layout layout, bool asym_ea);
   // Wires that work for about this part of the layout's step, on average.
   SlowLink::Speed wire_for(const Layout& layout, double part_of_step);

@@ -1,7 +1,7 @@
 // The measured costs of a run's tasks on each of its devices (MachineSheet::Profile), in place of
 // those that follow from the sheet's rates. HeterMoE's profiler (section 5) measures
 // T_A_attn, T_E_exp and T_E_attn so; here every kind of task has a cost, and the three are sums of
-// them (plan/zebra/run_zebra.h). Pure.
+// them (plan/zebra/zebra_search.h). Pure.
 #pragma once
 
 #include <array>

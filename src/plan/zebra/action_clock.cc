@@ -3,26 +3,12 @@
 #include <utility>
 
 namespace pagoda {
-namespace {
-
-constexpr ActionClock::After kNone = {-1, -1, -1};
-
-double seconds_of(const PassSeconds& pass, Phase phase) {
-  return phase == Phase::kBackward ? pass.backward_s : pass.forward_s;
-}
-
-std::optional<double> seconds_of(const std::optional<PassSeconds>& pass, Phase phase) {
-  if (!pass) return {};
-  return seconds_of(*pass, phase);
-}
-
-}  // namespace
 
 ActionClock::ActionClock(ActionTimes times, int32_t first_stream, TimedActions* timed)
     : times_(std::move(times)),
       first_stream_(first_stream),
       timed_(*timed),
-      after_(static_cast<size_t>(times_.chunks), kNone) {}
+      after_(static_cast<size_t>(times_.chunks), -1) {}
 
 int32_t ActionClock::add(const TimedTask& task, StepStream stream, double seconds,
                          const After& after) {
@@ -31,12 +17,10 @@ int32_t ActionClock::add(const TimedTask& task, StepStream stream, double second
   return static_cast<int32_t>(timed_.queue.size()) - 1;
 }
 
-ActionClock::After ActionClock::compute(const TimedTask& task, std::optional<double> faster_s,
-                                        std::optional<double> slower_s, const After& after) {
-  After done = kNone;
-  if (faster_s) done[0] = add(task, StepStream::kFaster, *faster_s, after);
-  if (slower_s) done[1] = add(task, StepStream::kSlower, *slower_s, after);
-  return done;
+int32_t ActionClock::pass(const TimedTask& of, StepStream lane, const After& after) {
+  const bool leaves = lane == StepStream::kFasterOut || lane == StepStream::kSlowerOut;
+  return add({leaves ? TaskKind::kSend : TaskKind::kReceive, of.phase, of.layer, of.chunk}, lane, 0,
+             after);
 }
 
 void ActionClock::add(const Action& action) {
@@ -53,8 +37,12 @@ void ActionClock::add(const Action& action) {
       head(action, chunk);
       break;
     case ActionKind::kEmbed:
+      if (action.phase != Phase::kBackward) break;
+      sum({TaskKind::kEmbedBackward, action.phase, -1, chunk}, &SumTimes::embedding_s);
+      break;
     case ActionKind::kResidual:
-      break;  // no device is held up by them
+      residual(action, chunk);
+      break;
   }
   if (action.kind == ActionKind::kAttention) release();
 }
@@ -66,84 +54,142 @@ void ActionClock::release() {
 
 void ActionClock::attention(const Action& action, int32_t chunk) {
   const auto layer = static_cast<int32_t>(action.layer);
-  const ChunkTimes times = times_.of(layer, chunk);
   const bool backward = action.phase == Phase::kBackward;
   const TimedTask task{backward ? TaskKind::kAttentionBackward : TaskKind::kAttention, action.phase,
                        layer, chunk};
-  After& after = after_[static_cast<size_t>(chunk)];
-  after = compute(task, seconds_of(times.faster.attention, action.phase),
-                  seconds_of(times.slower.attention, action.phase), after);
-  if (backward) sum(StepStream::kSums, times_.attention_sum_s, after, task);
+  const PassSeconds seconds = *times_.of(layer, chunk).faster.attention;
+  int32_t& after = after_[static_cast<size_t>(chunk)];
+  after = add(task, StepStream::kFaster, seconds_of(seconds, action.phase), {after, -1, -1});
+  if (backward) sum(task, &SumTimes::layer_s);
+}
+
+// Its time is in that of attention, but not its turn, which waits for what experts gave.
+void ActionClock::residual(const Action& action, int32_t chunk) {
+  const TimedTask task{TaskKind::kResidual, action.phase, static_cast<int32_t>(action.layer),
+                       chunk};
+  int32_t& after = after_[static_cast<size_t>(chunk)];
+  after = add(task, StepStream::kFaster, 0, {after, -1, -1});
 }
 
 void ActionClock::head(const Action& action, int32_t chunk) {
-  const ChunkTimes times = times_.of(0, chunk);
-  const auto seconds = [](const ChunkTimes::Kind& kind) {
-    return kind.attention ? std::optional(kind.head_s) : std::nullopt;
-  };
-  After& after = after_[static_cast<size_t>(chunk)];
-  after = compute({TaskKind::kHead, Phase::kForward, static_cast<int32_t>(action.layer), chunk},
-                  seconds(times.faster), seconds(times.slower), after);
+  const TimedTask task{TaskKind::kHead, action.phase, static_cast<int32_t>(action.layer), chunk};
+  int32_t& after = after_[static_cast<size_t>(chunk)];
+  after = add(task, StepStream::kFaster, times_.of(0, chunk).faster.head_s, {after, -1, -1});
+  sum(task, &SumTimes::head_s);
+}
+
+// Behind the last chunk, the sum of a dense record. Several devices send theirs behind what leaves
+// them before, and take it behind what comes before; what they compute next waits for it.
+void ActionClock::sum(const TimedTask& of, double SumTimes::*seconds_of_sum) {
+  if (of.chunk + 1 < times_.chunks || !times_.sums) return;
+  const double seconds = (*times_.sums).*seconds_of_sum;
+  const TimedTask task{TaskKind::kAddSums, of.phase, of.layer, of.chunk};
+  const int32_t last = after_[static_cast<size_t>(of.chunk)];
+  if (!times_.of(0, of.chunk).faster_exchange) {
+    add(task, StepStream::kFaster, seconds, {last, -1, -1});
+    return;
+  }
+  const int32_t sent = pass(task, StepStream::kFasterOut, {last, -1, -1});
+  const int32_t there = add(task, StepStream::kBeside, seconds, {sent, -1, -1});
+  const int32_t taken = pass(task, StepStream::kFasterIn, {there, -1, -1});
+  add(task, StepStream::kFaster, 0, {taken, -1, -1});
 }
 
 void ActionClock::experts(const Action& action, int32_t chunk) {
   const auto layer = static_cast<int32_t>(action.layer);
   const ChunkTimes times = times_.of(layer, chunk);
-  const Phase phase = action.phase;
-  const bool backward = phase == Phase::kBackward;
-  const auto task = [&](TaskKind kind) { return TimedTask{kind, phase, layer, chunk}; };
-  After before = after_[static_cast<size_t>(chunk)];
+  const bool backward = action.phase == Phase::kBackward;
+  const TimedTask task{backward ? TaskKind::kExpertBackward : TaskKind::kExpert, action.phase,
+                       layer, chunk};
+  int32_t before = after_[static_cast<size_t>(chunk)];
   if (backward) {
-    const auto replay = [](const ChunkTimes::Kind& kind) {
-      return kind.attention ? std::optional(kind.replay_s) : std::nullopt;
-    };
-    before =
-        compute(task(TaskKind::kRouteReplay), replay(times.faster), replay(times.slower), before);
+    before = add({TaskKind::kRouteReplay, action.phase, layer, chunk}, StepStream::kFaster,
+                 times.faster.replay_s, {before, -1, -1});
   }
-  const TaskKind there = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
-  std::vector<int32_t> sent;
-  for (int32_t q = 0; q < times_.parts; ++q) {
-    if (backward && times_.send_again) {
-      add(task(TaskKind::kDispatch), StepStream::kToExperts, times.to_experts.forward_s, before);
-    }
-    sent.push_back(
-        add(task(there), StepStream::kToExperts, seconds_of(times.to_experts, phase), before));
-  }
-  Held part{task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert), times, std::move(sent),
-            before};
-  if (backward && times.faster.experts && times.slower.experts) {
-    held_ = std::move(part);
+  const Held part = send(task, times, before);
+  if (backward && times.faster.experts) {
+    held_ = part;
   } else {
     give_back(part);
   }
 }
 
-// What experts do with the parts that were sent, and the way back.
-void ActionClock::give_back(const Held& part) {
-  const auto& [task, times, sent, before] = part;
+// Sends rows to the slower devices. Where several devices send some, they are put together where
+// they arrive, in the page that experts read, and else they arrive in it.
+ActionClock::Held ActionClock::send(const TimedTask& task, const ChunkTimes& times,
+                                    int32_t before) {
+  using enum StepStream;
+  Pages& pages = pages_[static_cast<size_t>(actions_++ % 2)];
+  Held part{task, times, -1, pages, &pages};
+  part.indexed = pass(task, kFasterOut, {before, -1, -1});
+  const int32_t leaves = pass(task, kFasterOut, {pages.taken, -1, -1});
   const bool backward = task.phase == Phase::kBackward;
-  TimedTask back = task;
-  back.kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
-  const StepStream home = times_.one_wire ? StepStream::kToExperts : StepStream::kToAttention;
-  After done = kNone, computed = kNone;
-  for (const int32_t arrival : sent) {
-    const After arrived = {arrival, -1, -1};
-    const After own = compute(task, seconds_of(times.faster.experts, task.phase), {},
-                              times.faster_exchange ? arrived : before);
-    const After other = compute(task, {}, seconds_of(times.slower.experts, task.phase), arrived);
-    computed = {own[0], other[1], -1};
-    const After given = {arrival, times.faster_exchange ? own[0] : -1, other[1]};
-    const int32_t combined = add(back, home, seconds_of(times.to_attention, task.phase), given);
-    done = {combined, times.faster_exchange ? -1 : own[0], -1};
-  }
-  after_[static_cast<size_t>(task.chunk)] = done;
-  if (backward) sum(times_.experts_sums, times_.experts_sum_s, computed, task);
+  const TaskKind kind = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
+  const int32_t there = add({kind, task.phase, task.layer, task.chunk}, kToExperts,
+                            seconds_of(times.to_experts, task.phase), {leaves, -1, -1});
+  pages.taken = pass(task, kSlowerIn, {there, pages.computed, -1});
+  return part;
 }
 
-// Begins with the gradients of the last chunk.
-void ActionClock::sum(StepStream stream, double seconds, const After& after, const TimedTask& of) {
-  if (of.chunk + 1 < times_.chunks || seconds == 0) return;
-  add({TaskKind::kAddSums, of.phase, of.layer, of.chunk}, stream, seconds, after);
+// Sends rows of experts that faster devices have to these, which put them together with their own.
+// Returns what the experts wait for.
+int32_t ActionClock::exchange_own(const Held& held) {
+  using enum StepStream;
+  const auto& [task, times, indexed, before, pages] = held;
+  if (!times.faster_exchange) return indexed;
+  const int32_t own = add(task, kFaster, 0, {indexed, -1, -1});
+  const int32_t leaves = pass(task, kFasterOut, {before.own_taken, -1, -1});
+  const int32_t there =
+      add(task, kBeside, seconds_of(times.to_faster_experts, task.phase), {leaves, -1, -1});
+  pages->own_taken = pass(task, kFasterIn, {there, -1, -1});
+  return pass(task, kFasterIn, {own, -1, -1});
+}
+
+// Returns the task with which what the slower devices' experts give is back.
+int32_t ActionClock::compute_slower(const Held& held) {
+  using enum StepStream;
+  const auto& [task, times, indexed, before, pages] = held;
+  const bool backward = task.phase == Phase::kBackward;
+  const bool several = times.faster_exchange;
+  pages->computed =
+      add(task, kSlower, seconds_of(times.slower.experts.value_or(PassSeconds()), task.phase),
+          {pages->taken, several ? before.packed : before.received, -1});
+  const bool last = task.chunk + 1 == times_.chunks;
+  if (backward && last && times_.sums) {
+    add({TaskKind::kGradient, task.phase, task.layer, task.chunk}, kSlower, times_.sums->experts_s,
+        {pages->computed, -1, -1});
+  }
+  // Each of several devices gets what is put together for it.
+  int32_t given = pages->computed;
+  if (several) given = pages->packed = pass(task, kSlowerOut, {given, before.received, -1});
+  const TaskKind kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
+  const int32_t back = add({kind, task.phase, task.layer, task.chunk}, kToAttention,
+                           seconds_of(times.to_attention, task.phase), {given, -1, -1});
+  return pages->received = pass(task, kFasterIn, {back, -1, -1});
+}
+
+// The same of faster devices' experts.
+int32_t ActionClock::compute_own(const Held& held, int32_t ready) {
+  using enum StepStream;
+  const auto& [task, times, indexed, before, pages] = held;
+  const int32_t computed = add(task, kFaster, seconds_of(*times.faster.experts, task.phase),
+                               {ready, before.own_combined, before.own_packed});
+  if (times.faster_exchange) {
+    pages->own_packed = pass(task, kFasterOut, {computed, before.own_received, -1});
+    const int32_t back = add(task, kBeside, seconds_of(times.from_faster_experts, task.phase),
+                             {pages->own_packed, -1, -1});
+    pages->own_received = pass(task, kFasterIn, {back, -1, -1});
+  }
+  return pages->own_combined = pass(task, kFasterIn, {computed, -1, -1});
+}
+
+// What experts do with the rows that were sent, and the way back.
+void ActionClock::give_back(const Held& held) {
+  const bool own = held.times.faster.experts.has_value();
+  const int32_t ready = own ? exchange_own(held) : -1;
+  int32_t done = compute_slower(held);
+  if (own) done = compute_own(held, ready);
+  after_[static_cast<size_t>(held.task.chunk)] = done;
 }
 
 TimedActions time_actions(const ActionList& actions, ActionTimes times) {

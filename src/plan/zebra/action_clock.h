@@ -1,14 +1,21 @@
-// The fast clock of searches: times a list of actions (plan/step/action.h) on devices of two kinds,
-// those of a kind alike, if nothing is paged. So zebra, expert parallelism and disaggregated
-// experts are lists of the actions that a run executes, and differ by who does what. Pure.
+// The fast clock of searches: times a list of zebra's actions (plan/step/zebra_actions.h) on
+// devices of two kinds, those of a kind alike, if nothing is paged. The faster ones attend, and may
+// have experts too; the slower ones have the others. Pure.
 //
-// The simulator (plan/forecast/simulator.h) gives the tasks of a list the same times, but for this:
-// a run has room for two waves of rows on their way, so a transfer may wait that takes longer than
-// the experts it feeds, and a device that runs far ahead of others; and where both kinds attend, a
-// pair of devices exchanges as soon as it is ready, but here once all are.
+// The devices of a kind do the same at the same time, so that a kind has one stream for what each
+// of them computes, and one for each of its lanes (plan/step/task.h). The clock has what the tasks
+// of a run wait for, each in its lane's order: the rows of an action leave once it is routed, are
+// taken in the order in which they were sent, and have pages that are free again two actions later,
+// since a run has room for two waves on their way. So it gives the times that the simulator
+// (plan/forecast/simulator.h) gives the tasks, but for these:
+//   - Sums of gradients go from the other devices that attend to the one that is their home. Here
+//     all of these wait as the home does. So a step takes as long as here at most, and no less than
+//     it would here without sums.
+//   - Experts of which a device's groups have no room at once take several waves, here one.
+//   - Where rows stay on their devices until the backward (RunShape::kept_rows), each action has
+//     pages of its own.
 //
-// The devices of a kind do the same at the same time, so that a kind computes in one stream. A
-// chunk's actions follow each other, and each waits for what the one before it left. The backward
+// A chunk's actions follow each other, and each waits for what the one before it left. The backward
 // of experts begins on the devices that attend, in the order of their stream.
 #pragma once
 
@@ -39,17 +46,23 @@ inline PassSeconds operator*(const PassSeconds& pass, double times) {
 inline PassSeconds operator/(const PassSeconds& pass, double parts) {
   return {pass.forward_s / parts, pass.backward_s / parts};
 }
+inline double seconds_of(const PassSeconds& pass, Phase phase) {
+  return phase == Phase::kBackward ? pass.backward_s : pass.forward_s;
+}
 
-// The end of a step waits for sums of gradients over devices, and nothing else does.
 enum class StepStream : int32_t {
   kFaster,  // what a faster device computes
   kSlower,
-  kToExperts,
+  kToExperts,  // the wire from a faster device to a slower one
   kToAttention,
-  kSums,
-  kSlowerSums
+  kBeside,  // the wire from a faster device to another
+  // Lanes, which take no time but keep their order: what leaves a device, and what it takes.
+  kFasterOut,
+  kFasterIn,
+  kSlowerOut,
+  kSlowerIn
 };
-inline constexpr int kStepStreams = static_cast<int>(StepStream::kSlowerSums) + 1;
+inline constexpr int kStepStreams = static_cast<int>(StepStream::kSlowerIn) + 1;
 
 // Seconds of one chunk in one layer.
 struct ChunkTimes {
@@ -59,20 +72,24 @@ struct ChunkTimes {
     double replay_s = 0;  // before the backward of experts: what they get again
   };
   Kind faster, slower;
-  // Whether the faster devices get rows of their experts from each other, by the transfers.
+  // Whether there are several faster devices, which get rows of their experts from each other.
   bool faster_exchange = true;
-  PassSeconds to_experts, to_attention;
+  PassSeconds to_experts, to_attention;  // between a faster device and a slower one
+  // Between two faster devices.
+  PassSeconds to_faster_experts = {}, from_faster_experts = {};
+};
+
+// Seconds of sums of gradients, once a step: from a dense record's last gradient until its home has
+// the sum over devices and has finished it.
+struct SumTimes {
+  double layer_s = 0, head_s = 0, embedding_s = 0;
+  double experts_s = 0;  // of a layer's experts on a slower device, behind their last rows
 };
 
 struct ActionTimes {
   std::function<ChunkTimes(int32_t layer, int32_t chunk)> of;
-  int32_t chunks = 1;       // whose microbatches the actions take together
-  int32_t parts = 1;        // of an exchange, so that experts compute beside transfers
-  bool send_again = false;  // rows go to their experts again, ahead of their gradients
-  bool one_wire = false;    // transfers in both directions share the rate of a device
-  // Sums of a layer's gradients, once a step.
-  double attention_sum_s = 0, experts_sum_s = 0;
-  StepStream experts_sums = StepStream::kSlowerSums;
+  int32_t chunks = 1;                 // whose microbatches the actions take together
+  std::optional<SumTimes> sums = {};  // none: gradients are not summed
 };
 
 // What a task of a stream does; the stream says on which kind of device.
@@ -92,41 +109,53 @@ class ActionClock {
   // Appends to `timed`, which may have other tasks in it. Streams count from `first_stream`.
   ActionClock(ActionTimes times, int32_t first_stream, TimedActions* timed);
 
-  // REQUIRES: an action stands behind those that it waits for.
+  // REQUIRES: an action of zebra's, which stands behind those that it waits for.
   void add(const Action& action);
 
-  // What the chunk's next action waits for: indices of the queue.
-  using After = std::array<int32_t, 3>;
-  const After& after(int64_t chunk) const { return after_[static_cast<size_t>(chunk)]; }
+  // What the chunk's next action waits for: an index of the queue; -1: nothing.
+  int32_t after(int64_t chunk) const { return after_[static_cast<size_t>(chunk)]; }
   // The chunk's next action waits for this task alone.
-  void wait_for(int64_t chunk, int32_t task) {
-    after_[static_cast<size_t>(chunk)] = {task, -1, -1};
-  }
+  void wait_for(int64_t chunk, int32_t task) { after_[static_cast<size_t>(chunk)] = task; }
 
  private:
-  void attention(const Action& action, int32_t chunk);
-  void head(const Action& action, int32_t chunk);
-  void experts(const Action& action, int32_t chunk);
-  // The backward of experts, of which a faster device does a part, until attention of another chunk
-  // has been added.
+  using After = std::array<int32_t, 3>;
+  // The newest tasks that use an action's pages of every second action.
+  struct Pages {
+    int32_t taken = -1, computed = -1, packed = -1, received = -1;  // of slower devices' experts
+    // Experts that faster devices have use these.
+    int32_t own_taken = -1, own_packed = -1, own_received = -1, own_combined = -1;
+  };
+  // What is left of an action once its rows are on their way: in the backward it waits until
+  // attention of another chunk has been added, if the devices that attend have a part of it.
   struct Held {
     TimedTask task;
     ChunkTimes times;
-    std::vector<int32_t> sent;
-    After before;
+    int32_t indexed = -1;
+    Pages before;  // of the action whose pages it takes
+    Pages* pages;  // its own
   };
-  void give_back(const Held& part);
+
+  void attention(const Action& action, int32_t chunk);
+  void residual(const Action& action, int32_t chunk);
+  void head(const Action& action, int32_t chunk);
+  void experts(const Action& action, int32_t chunk);
+  Held send(const TimedTask& task, const ChunkTimes& times, int32_t before);
+  int32_t exchange_own(const Held& held);
+  int32_t compute_slower(const Held& held);
+  int32_t compute_own(const Held& held, int32_t ready);
+  void give_back(const Held& held);
   void release();
-  // Adds a task to the stream of each kind of device that has seconds for it.
-  After compute(const TimedTask& task, std::optional<double> faster_s,
-                std::optional<double> slower_s, const After& after);
-  void sum(StepStream stream, double seconds, const After& after, const TimedTask& of);
+  void sum(const TimedTask& of, double SumTimes::*seconds_of_sum);
   int32_t add(const TimedTask& task, StepStream stream, double seconds, const After& after);
+  // Takes its turn in a lane.
+  int32_t pass(const TimedTask& of, StepStream lane, const After& after);
 
   ActionTimes times_;
   int32_t first_stream_;
   TimedActions& timed_;
-  std::vector<After> after_;  // [chunk]
+  std::vector<int32_t> after_;  // [chunk]
+  std::array<Pages, 2> pages_;  // of even and of odd actions of experts
+  int64_t actions_ = 0;         // of experts
   std::optional<Held> held_;
 };
 

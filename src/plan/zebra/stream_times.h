@@ -23,14 +23,10 @@ struct StreamTimes {
     int64_t tasks = 0;
     double busy_s = 0;
     double start_s = 0, end_s = 0;  // start of its first task, end of its last; 0 without tasks
-    // Time without work between its first task and its last.
   };
   std::vector<double> start_s, end_s;  // [task]
   std::vector<Stream> streams;
   double makespan_s = 0;
-
-  // Time of the makespan in which the stream has no work.
-  double idle_s(int stream) const { return makespan_s - streams[stream].busy_s; }
 };
 
 // A stream's tasks run in the order of the list. O(tasks).

@@ -71,8 +71,7 @@ ZebraPipeline random_pipeline(std::mt19937& random, int32_t stages, int32_t chun
 }
 
 StreamTimes times_of(const ZebraPipeline& pipeline, const TimedActions& plan) {
-  return time_streams(plan.queue,
-                      kPipelineStreams * static_cast<int>(pipeline.stages.size()));
+  return time_streams(plan.queue, kPaperStageStreams * static_cast<int>(pipeline.stages.size()));
 }
 
 Lags all_first(const ZebraPipeline& pipeline) {
@@ -95,7 +94,7 @@ TEST(ZebraPipeline, OfOneStageAndChunkIsTheGroupsPlan) {
     ASSERT_EQ(plan.ok(), alone.ok());
     if (!plan.ok()) continue;
     ++plans;
-    const StreamTimes expected = time_streams(alone->queue, kStepStreams);
+    const StreamTimes expected = time_streams(alone->queue, kPaperStreams);
     const StreamTimes times = times_of(pipeline, *plan);
     EXPECT_EQ(times.end_s, expected.end_s);
     EXPECT_EQ(best_zebra_pipeline(pipeline)->times.makespan_s,
@@ -115,13 +114,13 @@ class Places {
       EXPECT_TRUE(places_.emplace(place, t).second);
     }
   }
-  size_t of(int32_t stage, StepStream stream, TaskKind kind, Phase phase, int32_t layer,
+  size_t of(int32_t stage, PaperStream stream, TaskKind kind, Phase phase, int32_t layer,
             int32_t chunk, int32_t j) const {
-    return places_.at({kPipelineStreams * stage + static_cast<int32_t>(stream), kind, phase, layer,
-                       chunk * microbatches_ + j});
+    return places_.at({kPaperStageStreams * stage + static_cast<int32_t>(stream), kind, phase,
+                       layer, chunk * microbatches_ + j});
   }
   size_t boundary(int32_t stage, int32_t chunk, Phase phase, int32_t j) const {
-    const int32_t stream = kPipelineStreams * stage + kStepStreams + (phase == Phase::kBackward);
+    const int32_t stream = kPaperStageStreams * stage + kPaperStreams + (phase == Phase::kBackward);
     return places_.at({stream, TaskKind::kSend, phase, -1, chunk * microbatches_ + j});
   }
 
@@ -134,9 +133,9 @@ class Places {
 std::vector<size_t> passage(const ZebraPipeline& pipeline, const Places& places, int32_t chunk,
                             int32_t j) {
   using enum TaskKind;
-  using enum StepStream;
+  using enum PaperStream;
   std::vector<size_t> chain;
-  const auto add = [&](int32_t stage, StepStream stream, TaskKind kind, Phase phase, int32_t i) {
+  const auto add = [&](int32_t stage, PaperStream stream, TaskKind kind, Phase phase, int32_t i) {
     chain.push_back(places.of(stage, stream, kind, phase, i, chunk, j));
   };
   const auto stages = static_cast<int32_t>(pipeline.stages.size());
@@ -177,7 +176,7 @@ int64_t most_begun(const TimedActions& plan, const StreamTimes& times, int32_t s
     const TimedTask& task = plan.tasks[t];
     const bool attention =
         task.kind == TaskKind::kAttention || task.kind == TaskKind::kAttentionBackward;
-    if (plan.queue[t].stream / kPipelineStreams != stage || !attention) continue;
+    if (plan.queue[t].stream / kPaperStageStreams != stage || !attention) continue;
     double& begin = begins[static_cast<size_t>(task.chunk / microbatches)];
     double& end = ends[static_cast<size_t>(task.chunk / microbatches)];
     begin = std::min(begin, times.start_s[t]);
@@ -221,7 +220,7 @@ TEST(ZebraPipeline, TakesEveryMicrobatchThroughAllStagesAndBack) {
           << "stage " << s;
       // Sums of gradients once a step, behind the last chunk.
       const ZebraGroup& group = pipeline.stages[static_cast<size_t>(s)];
-      const int32_t of_sums = kPipelineStreams * s + static_cast<int32_t>(StepStream::kSums);
+      const int32_t of_sums = kPaperStageStreams * s + static_cast<int32_t>(PaperStream::kSums);
       const auto sums = std::ranges::count_if(
           plan->queue, [&](const StreamTask& task) { return task.stream == of_sums; });
       EXPECT_EQ(sums, group.times.attention_reduce_s > 0 ? group.layers : 0);
@@ -263,7 +262,7 @@ TEST(ZebraPipeline, OfAttentionAloneIsThePipeline) {
 std::vector<Job> jobs_of(const ZebraPipeline& pipeline) {
   Job job;
   const auto add = [&](size_t stage, int stream, double seconds) {
-    job.push_back({kPipelineStreams * static_cast<int>(stage) + stream, std::llround(seconds)});
+    job.push_back({kPaperStageStreams * static_cast<int>(stage) + stream, std::llround(seconds)});
   };
   const auto exchange = [&](size_t s, bool backward) {
     const ZebraTimes& t = pipeline.stages[s].times;
@@ -278,7 +277,7 @@ std::vector<Job> jobs_of(const ZebraPipeline& pipeline) {
       add(s, 0, g.times.attention.forward_s);
       if (g.has_experts(i)) exchange(s, false);
     }
-    if (s + 1 < stages) add(s, kStepStreams, pipeline.boundary_s);
+    if (s + 1 < stages) add(s, kPaperStreams, pipeline.boundary_s);
   }
   if (pipeline.stages.back().times.head_s > 0) {
     add(stages - 1, 0, pipeline.stages.back().times.head_s);
@@ -289,7 +288,7 @@ std::vector<Job> jobs_of(const ZebraPipeline& pipeline) {
       if (g.has_experts(i)) exchange(s, true);
       add(s, 0, g.times.attention.backward_s);
     }
-    if (s > 0) add(s, kStepStreams + 1, pipeline.boundary_s);
+    if (s > 0) add(s, kPaperStreams + 1, pipeline.boundary_s);
   }
   return std::vector<Job>(
       static_cast<size_t>(pipeline.chunks * pipeline.stages.front().microbatches), job);
@@ -315,7 +314,7 @@ TEST(ZebraPipeline, RegretAgainstAllSchedules) {
     ASSERT_TRUE(best.ok()) << best.status().message();
     const auto planned = std::llround(best->times.makespan_s);
     const ShortestSchedule found =
-        shortest_schedule(jobs_of(pipeline), 2 * kPipelineStreams, planned, 200'000);
+        shortest_schedule(jobs_of(pipeline), 2 * kPaperStageStreams, planned, 200'000);
     if (!found.certain) continue;
     ASSERT_GE(planned, found.makespan);
     ++searched;

@@ -162,7 +162,7 @@ std::optional<double> Search::time_of(const Neighbour& change) {
   const Result<TimedActions> plan = plan_zebra(group_, plan_.lags);
   if (!plan.ok()) return {};
   ++plan_.plans_timed;
-  return time_streams(plan.value().queue, kStepStreams).makespan_s;
+  return time_streams(plan.value().queue, kPaperStreams).makespan_s;
 }
 
 // Goes to the best neighbour, if it is better.

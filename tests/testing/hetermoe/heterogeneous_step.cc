@@ -88,7 +88,7 @@ double head_s(const DeviceKind& kind, int32_t devices, int32_t microbatches) {
 }
 
 // A step whose layers have attention of all tokens, then their experts.
-TimedStreams in_lockstep(ActionTimes times, int32_t layers) {
+TimedStreams in_lockstep(PaperTimes times, int32_t layers) {
   RunShape shape;
   shape.num_layers = layers;
   shape.is_moe.assign(static_cast<size_t>(layers), 1);
@@ -100,8 +100,8 @@ TimedStreams in_lockstep(ActionTimes times, int32_t layers) {
                  {"from experts", StreamUse::kTransfer},
                  {"sums of gradients", StreamUse::kSums},
                  {"sums of experts' gradients", StreamUse::kSums}};
-  run.tasks = time_actions(layer_major(shape, PassExtent::kStep), std::move(times)).queue;
-  run.times = time_streams(run.tasks, kStepStreams);
+  run.tasks = time_on_paper(layer_major(shape, PassExtent::kStep), std::move(times)).queue;
+  run.times = time_streams(run.tasks, kPaperStreams);
   return run;
 }
 
@@ -120,13 +120,13 @@ TimedStreams spread_step(const HeterogeneousStep& step, bool faster, bool slower
   if (faster) chunk.faster = of(step.faster);
   if (slower) chunk.slower = of(step.slower);
   chunk.to_experts = chunk.to_attention = both_ways(devices == 1 ? 0 : transfer_s(step, bytes));
-  ActionTimes times;
+  PaperTimes times;
   times.of = [chunk](int32_t, int32_t) { return chunk; };
   times.parts = parts;
   times.send_again = times.one_wire = true;
   times.attention_sum_s = sum_s(step, step.attention_gradient_bytes, devices * step.groups);
   times.experts_sum_s = sum_s(step, step.expert_gradient_bytes / devices, step.groups);
-  times.experts_sums = StepStream::kSums;
+  times.experts_sums = PaperStream::kSums;
   return in_lockstep(std::move(times), step.layers);
 }
 
@@ -255,7 +255,7 @@ Result<TimedStreams> disaggregated_streams(const HeterogeneousStep& step, int32_
   chunk.slower.experts = experts_s(step.slower, n, parts);
   chunk.to_experts = chunk.to_attention =
       both_ways(transfer_s(step, step.exchange_bytes / std::min(m, n) / parts));
-  ActionTimes times;
+  PaperTimes times;
   times.of = [chunk](int32_t, int32_t) { return chunk; };
   times.parts = parts;
   times.attention_sum_s = sum_s(step, step.attention_gradient_bytes, m * step.groups);

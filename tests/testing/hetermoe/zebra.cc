@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "plan/step/zebra_actions.h"
-#include "plan/zebra/run_zebra.h"
+#include "plan/zebra/zebra_search.h"
 
 namespace pagoda {
 namespace {
@@ -51,13 +51,13 @@ ChunkTimes chunk_times(const ZebraGroup& g, int32_t layer, int32_t microbatch) {
 
 }  // namespace
 
-ActionList zebra_actions(const ZebraGroup& group, const Lags& lags) {
+ActionList group_actions(const ZebraGroup& group, const Lags& lags) {
   return zebra_actions(shape_of(group, lags),
                        group.backward ? PassExtent::kStep : PassExtent::kLayers);
 }
 
-ActionTimes zebra_times(const ZebraGroup& group) {
-  ActionTimes times;
+PaperTimes zebra_times(const ZebraGroup& group) {
+  PaperTimes times;
   times.of = [&group](int32_t layer, int32_t chunk) { return chunk_times(group, layer, chunk); };
   times.chunks = group.microbatches;
   times.send_again = group.send_again;
@@ -83,7 +83,7 @@ Status check_lags(const ZebraGroup& group, const Lags& lags) {
 Result<TimedActions> plan_zebra(const ZebraGroup& group, const Lags& lags) {
   RETURN_IF_ERROR(check_zebra(group));
   RETURN_IF_ERROR(check_lags(group, lags));
-  return time_actions(zebra_actions(group, lags), zebra_times(group));
+  return time_on_paper(group_actions(group, lags), zebra_times(group));
 }
 
 Result<ZebraStep> best_zebra(const ZebraGroup& group) {
@@ -92,7 +92,7 @@ Result<ZebraStep> best_zebra(const ZebraGroup& group) {
   for (const Lags& lags : lag_choices(group.microbatches, group.last_layer_experts)) {
     Result<TimedActions> plan = plan_zebra(group, lags);
     if (!plan.ok()) continue;  // these lags wait for each other
-    StreamTimes times = time_streams(plan->queue, kStepStreams);
+    StreamTimes times = time_streams(plan->queue, kPaperStreams);
     if (best && times.makespan_s >= best->times.makespan_s) continue;
     best = ZebraStep{lags, plan.take(), std::move(times)};
   }

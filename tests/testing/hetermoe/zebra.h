@@ -19,8 +19,8 @@
 
 #include "base/status.h"
 #include "plan/step/lags.h"
-#include "plan/zebra/action_clock.h"
 #include "plan/zebra/stream_times.h"
+#include "tests/testing/hetermoe/paper_clock.h"
 
 namespace pagoda {
 
@@ -77,8 +77,8 @@ Status check_zebra_counts(const ZebraGroup& group);
 
 // The actions of the group's step, and the seconds of each. REQUIRES: check_zebra(group).ok(), lags
 // that do not wait for each other; the group outlives its times.
-ActionList zebra_actions(const ZebraGroup& group, const Lags& lags);
-ActionTimes zebra_times(const ZebraGroup& group);
+ActionList group_actions(const ZebraGroup& group, const Lags& lags);
+PaperTimes zebra_times(const ZebraGroup& group);
 
 // kUsage for lags below 0, or that wait for each other in the group's last layer.
 Status check_lags(const ZebraGroup& group, const Lags& lags);
@@ -93,8 +93,8 @@ struct ZebraStep {
   StreamTimes times;
 };
 
-// The plan of the least time among lag_choices() (plan/zebra/run_zebra.h); the first among equals.
-// O(L R) for each.
+// The plan of the least time among lag_choices() (plan/zebra/zebra_search.h); the first among
+// equals. O(L R) for each.
 Result<ZebraStep> best_zebra(const ZebraGroup& group);
 
 }  // namespace pagoda

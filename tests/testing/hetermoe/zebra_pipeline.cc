@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "plan/refusals.h"
 #include "plan/step/pipeline_actions.h"
+#include "plan/zebra/zebra_search.h"
 
 namespace pagoda {
 namespace {
@@ -39,12 +40,12 @@ class ZebraStage {
   TimedActions& timed_;
   ActionList actions_;
   size_t next_ = 0;
-  ActionClock clock_;
+  PaperClock clock_;
   std::vector<uint8_t> received_[2];  // [phase][microbatch] from the stage before it in the phase
 };
 
-ActionTimes stage_times(const ZebraGroup& group, int32_t chunks) {
-  ActionTimes times = zebra_times(group);
+PaperTimes stage_times(const ZebraGroup& group, int32_t chunks) {
+  PaperTimes times = zebra_times(group);
   times.chunks *= chunks;
   times.of = [of = times.of, count = group.microbatches](int32_t layer, int32_t microbatch) {
     return of(layer, microbatch % count);
@@ -72,7 +73,7 @@ ZebraStage::ZebraStage(const ZebraPipeline& pipeline, int32_t stage, const Lags&
       boundary_s_(pipeline.boundary_s),
       group_(pipeline.stages[static_cast<size_t>(stage)]),
       timed_(*timed),
-      clock_(stage_times(group_, pipeline.chunks), kPipelineStreams * stage, timed) {
+      clock_(stage_times(group_, pipeline.chunks), kPaperStageStreams * stage, timed) {
   const auto microbatches = static_cast<size_t>(pipeline.chunks) * group_.microbatches;
   received_[0].assign(microbatches, stage == 0);
   received_[1].assign(microbatches, last());
@@ -81,7 +82,7 @@ ZebraStage::ZebraStage(const ZebraPipeline& pipeline, int32_t stage, const Lags&
 }
 
 void ZebraStage::add(const ActionList& order, const Lags& lags) {
-  const ActionList of_chunk = zebra_actions(group_, lags);
+  const ActionList of_chunk = group_actions(group_, lags);
   for (size_t w = 0; w < order.size(); ++w) {
     const int64_t chunk = order[w].microbatches.first;
     const bool forward = order[w].phase == Phase::kForward;
@@ -114,7 +115,7 @@ void ZebraStage::send(const Action& action, ZebraStage* to) {
   if (to == nullptr) return;
   const int64_t microbatch = action.microbatches.first;
   const bool forward = action.phase == Phase::kForward;
-  const int32_t stream = kPipelineStreams * stage_ + kStepStreams + (forward ? 0 : 1);
+  const int32_t stream = kPaperStageStreams * stage_ + kPaperStreams + (forward ? 0 : 1);
   to->clock_.wait_for(microbatch, static_cast<int32_t>(timed_.queue.size()));
   to->received_[forward ? 0 : 1][static_cast<size_t>(microbatch)] = 1;
   timed_.queue.push_back({stream, boundary_s_, clock_.after(microbatch)});
@@ -182,7 +183,7 @@ Result<ZebraPipelineStep> best_zebra_pipeline(const ZebraPipeline& pipeline) {
   for (const Lags& lags : lag_choices(last.microbatches, last.last_layer_experts)) {
     Result<TimedActions> plan = plan_zebra_pipeline(pipeline, lags);
     if (!plan.ok()) continue;  // these lags wait for each other
-    const int streams = kPipelineStreams * static_cast<int>(pipeline.stages.size());
+    const int streams = kPaperStageStreams * static_cast<int>(pipeline.stages.size());
     StreamTimes times = time_streams(plan->queue, streams);
     if (best && times.makespan_s >= best->times.makespan_s) continue;
     best = ZebraPipelineStep{lags, plan.take(), std::move(times)};

@@ -4,7 +4,7 @@
 // or 1F1B (plan/step/pipeline_actions.h), and through a stage in microbatches, in the order of
 // Theorem 1; the last stage turns from the forward of a chunk to its backward with lags if one
 // follows the other. Each microbatch goes on to the next stage as soon as it has passed the stage's
-// layers. What a run has is timed by plan/zebra/run_zebra.h; this is for the settings of the
+// layers. What a run has is timed by plan/zebra/zebra_search.h; this is for the settings of the
 // paper's figures.
 //
 // Stages may differ, also in their devices. Copies of the pipeline (data parallelism) appear, as in
@@ -17,7 +17,6 @@
 
 #include "base/status.h"
 #include "plan/step/stages.h"
-#include "plan/zebra/run_zebra.h"
 #include "tests/testing/hetermoe/zebra.h"
 
 namespace pagoda {
@@ -35,7 +34,7 @@ struct ZebraPipeline {
 // Ok, or one line that names the first invalid value.
 Status check_zebra_pipeline(const ZebraPipeline& pipeline);
 
-// Streams are those of plan/zebra/run_zebra.h. A task's chunk counts the microbatches of all
+// Streams of stage s begin at kPaperStageStreams * s. A task's chunk counts the microbatches of all
 // chunks.
 //
 // For one stage and one chunk the times are those of plan_zebra(). `lags`: the last stage's.

@@ -13,21 +13,9 @@
 
 #include "plan/machine/machine_profile.h"
 #include "plan/zebra/action_clock.h"
+#include "plan/zebra/run_times.h"
 
 namespace pagoda {
-
-// Bytes that one device has for weights and states beside what a step needs at a time, below 0 if
-// that does not fit; and its part of its rank's host memory. Weights that have room in neither come
-// from the drives.
-struct WeightRoom {
-  double device_bytes = 0, host_bytes = 0;
-};
-
-// Seconds of a step's chunks on the run's devices: those that attend are the faster ones, and each
-// kind takes as long as the slowest of it. `rooms`: [device]; empty: all weights stay on their
-// devices. REQUIRES: tasks as they run, not taken together.
-ActionTimes run_times(const RunShape& shape, const MachineProfile& profile,
-                      const std::vector<WeightRoom>& rooms = {});
 
 // The streams of stage s begin at kPipelineStreams * s: those of StepStream, then one to the next
 // stage and one to the stage before, whose tasks are of kSend.
@@ -36,11 +24,6 @@ inline constexpr int kPipelineStreams = kStepStreams + 2;
 // The tasks of the run's actions. `boundary_s`: a chunk's rows on their way from stage to stage.
 TimedActions time_run(const RunShape& shape, PassExtent extent, const ActionTimes& times,
                       double boundary_s = 0);
-
-// Rows that devices keep from other devices for the backward of a layer's experts
-// (RunShape::kept_rows): all of a chunk's, where experts have equally many, if each device has room
-// for them beside all of its weights and states; else 0. `rooms`: [device]; empty: 0.
-int64_t rows_to_keep(const RunShape& shape, const std::vector<WeightRoom>& rooms);
 
 // [layer] so many experts in all, evenly over the layers that have some, more in the later ones.
 std::vector<int64_t> spread_experts(int64_t experts, const std::vector<uint8_t>& is_moe);
@@ -63,9 +46,9 @@ using ZebraShape = std::function<RunShape(int64_t attention_devices, int64_t off
 // What is given stays; 1 to `most_attending` devices may attend.
 struct OpenZebra {
   int64_t most_attending = 1;
-  // Experts of a layer that each of these keeps, at most. With more than the waves on their way
-  // have room for, the devices would wait for each other, which the clock does not see.
-  int64_t most_kept = std::numeric_limits<int64_t>::max();
+  // Experts of a layer that each of these keeps, at most. More than the waves on their way have
+  // room for would take further waves, which the clock does not see.
+  int64_t most_of_layer = std::numeric_limits<int64_t>::max();
   // Experts of all layers that are kept at least, and on each of these devices at most (n_min and
   // n_max of HeterMoE).
   int64_t least_in_all = 0, most_in_all = std::numeric_limits<int64_t>::max();
@@ -80,7 +63,7 @@ struct OpenZebra {
 // The fastest of a few hundred candidates for each number of devices that attend; the first among
 // equals. Experts that are kept are spread over the layers evenly, as by Algorithm 1 of HeterMoE.
 // REQUIRES: shapes with several chunks, and devices that do not attend.
-ZebraRun choose_zebra(const OpenZebra& open, const ZebraShape& shape,
+ZebraRun search_zebra(const OpenZebra& open, const ZebraShape& shape,
                       const MachineProfile& profile);
 
 }  // namespace pagoda
