@@ -15,11 +15,12 @@ namespace pagoda {
 
 using Steps = std::vector<std::vector<PlacedTask>>;
 
-// Two steps in which every layer has experts with and without tokens, at the smallest budgets.
+// Two steps in which every layer has experts with and without tokens, at the smallest budgets
+// unless there is more room.
 struct Recorded {
   explicit Recorded(bool eager, int64_t group_blocks = 1, int devices = 1, bool zebra = false,
                     int stages = 1, bool in_place = false, bool in_parts = false,
-                    int64_t kept_rows = 0, bool in_order = false) {
+                    int64_t kept_rows = 0, bool in_order = false, double room = 0) {
     std::mt19937 random(7);
     StepKind kind;
     kind.eager = eager;
@@ -33,7 +34,7 @@ struct Recorded {
     kind.experts_in_order = in_order;
     do {
       do {
-        made = std::make_unique<PlannedCase>(random, devices, kind, in_place ? 0.4 : 0.0);
+        made = std::make_unique<PlannedCase>(random, devices, kind, in_place ? 0.4 : room);
       } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 ||
                !made->shape.is_moe[1] || made->shape.microbatches < 2 ||
                made->shape.sums.shards < 2 || ((zebra || stages > 1) && made->shape.rounds() < 2) ||

@@ -186,6 +186,30 @@ TEST(Validator, SeesSlotsUsedTwice) {
   }
 }
 
+// A chunk finds the weights where the one before it left them, if they have room there.
+TEST(Validator, SeesWeightsThatChunksReadAgain) {
+  static const Recorded roomy(false, 1, 2, true, 1, false, false, 0, false, 1.0);
+  ASSERT_GT(roomy.made->shape.rounds(), 1);
+  for (const TaskKind kind : {TaskKind::kExpert, TaskKind::kExpertBackward}) {
+    const auto read_in_each_chunk = [&](Steps& steps) {
+      const int64_t record = steps[1][find(steps, of_kind(kind))].task.record;
+      int chunk = -1;
+      for (PlacedTask& t : steps[1]) {
+        const bool again = t.task.kind == kind && t.task.record == record;
+        if (!again || t.task.first_microbatch == chunk) continue;
+        chunk = t.task.first_microbatch;
+        t.moves.push_back({.kind = Move::Kind::kUpload,
+                           .page = t.task.uses[0].page,
+                           .device = t.task.device,
+                           .device_slot = t.slots[0],
+                           .host_slot = 0});
+      }
+    };
+    expect_broken(PlanRule::kReadOnce, "each chunk reads an expert's weights", read_in_each_chunk,
+                  roomy);
+  }
+}
+
 TEST(Validator, SeesBudgetsExceeded) {
   expect_broken(PlanRule::kBudget, "a slot beyond the last", [](Steps& steps) {
     const size_t i = find(steps, with_move(Move::Kind::kFetch));

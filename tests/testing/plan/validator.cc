@@ -14,7 +14,8 @@ PlanValidator::PlanValidator(const RunShape* shape, const PageTable* pages,
       pages_(*pages),
       places_(pages, start, &faults_),
       order_(shape, pages, &faults_),
-      ranks_(shape, pages, &faults_) {
+      ranks_(shape, pages, &faults_),
+      slots_(memory.classes) {
   for (const PageTable::Page& page : pages_.pages) {
     kind_.push_back(pages_.classes[page.slot_class].kind);
   }
@@ -121,12 +122,50 @@ void PlanValidator::check_freshness(const Task& task) {
   }
 }
 
+// Whether an expert's weights stay at its seat from chunk to chunk of a phase. They do where all of
+// the device's experts have room. Chunks go through a layer one behind the other, and what the
+// backward reads is known from where the forward has ended, behind the last layer with experts: so
+// in other layers they do also where those of a layer have room beside what work and transfers take
+// at a time. Stages take all of their layers for a chunk.
+bool PlanValidator::stays_for_chunks(int64_t record, int seat, Phase phase) const {
+  const DeviceRange own = shape_.own_devices();
+  if (!own.contains(seat) || !shape_.seat_speeds.empty()) return false;
+  std::vector<int64_t> experts(static_cast<size_t>(shape_.num_layers), 0);
+  int64_t all = 0, last_layer = 0;
+  for (int64_t r = 0; r < std::ssize(shape_.records); ++r) {
+    const RecordShape& other = shape_.records[static_cast<size_t>(r)];
+    if (other.expert < 0) continue;
+    last_layer = std::max(last_layer, other.layer);
+    if (!shape_.has_seat(seat, r)) continue;
+    ++experts[static_cast<size_t>(other.layer)];
+    ++all;
+  }
+  const SlotClass& slots = slots_[pages_.pages[pages_.weights(record)].slot_class];
+  const int64_t room = slots.device_slots[static_cast<size_t>(seat - own.first)];
+  if (room >= all) return true;
+  const bool known =
+      phase == Phase::kBackward && shape_.records[static_cast<size_t>(record)].layer < last_layer;
+  return known && !shape_.stages.several() && shape_.pinned_share == 0 &&
+         room >= *std::max_element(experts.begin(), experts.end()) + slots.device_depth;
+}
+
+// Chunks read them in all copies.
+int64_t PlanValidator::most_expert_reads(int64_t record, Phase phase) const {
+  int64_t reads = 0;
+  for (int copy = 0; copy < shape_.copies.count; ++copy) {
+    const bool once = stays_for_chunks(record, shape_.seat_of(record, copy), phase);
+    reads += once ? 1 : shape_.rounds();
+  }
+  return reads;
+}
+
 // Each device of the rank that attends reads the dense weights, and the table of tied embeddings at
 // both ends of the forward; an update reads the weights as a part of the masters, and uploads them
 // again. What is sent to other ranks is read once for all of them. Experts are read at their seat,
 // where the run has guests on each device of the rank that attends, and for those of other ranks.
-// Where chunks go through a layer by themselves, each may read them, and dense ones twice in the
-// backward: other layers' work stands between that of the router and that of attention.
+// Where chunks go through a layer by themselves, each may read experts unless they stay for it, and
+// dense weights, these twice in the backward: other layers' work stands between that of the router
+// and that of attention.
 int64_t PlanValidator::most_reads(PageId page, Phase phase) {
   const int64_t record = pages_.pages[page].record;
   const bool dense = shape_.records[static_cast<size_t>(record)].expert < 0;
@@ -142,8 +181,9 @@ int64_t PlanValidator::most_reads(PageId page, Phase phase) {
                });
   }
   if (shape_.rounds() > 1) {
+    if (!dense) return most_expert_reads(record, phase);
     const bool both = shape_.tied_embeddings && record == shape_.embedding();
-    const bool split = dense && phase == Phase::kBackward;
+    const bool split = phase == Phase::kBackward;
     return readers * shape_.rounds() * (split || (both && phase == Phase::kForward) ? 2 : 1);
   }
   if (phase != Phase::kForward) return readers;

@@ -59,6 +59,8 @@ class PlanValidator {
   void check_layer_buffer_uses(const Task& task);
   void check_freshness(const Task& task);
   void count_moves(const Task& task, std::span<const Move> moves);
+  bool stays_for_chunks(int64_t record, int seat, Phase phase) const;
+  int64_t most_expert_reads(int64_t record, Phase phase) const;
   int64_t most_reads(PageId page, Phase phase);
 
   const RunShape& shape_;
@@ -67,6 +69,7 @@ class PlanValidator {
   PlaceCheck places_;
   OrderCheck order_;
   RankCheck ranks_;
+  std::vector<SlotClass> slots_;
   std::vector<PageKind> kind_;                          // [page]
   std::map<std::pair<PageId, Phase>, Counts> demand_;   // of the step
   std::map<std::pair<PageId, Phase>, Counts> prefetched_;
