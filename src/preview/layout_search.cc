@@ -1,99 +1,20 @@
 #include "preview/layout_search.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "config/option_value.h"
-#include "preview/few_layers.h"
+#include "preview/planned_layout.h"
 #include "preview/stage_balance.h"
-#include "preview/zebra_choice.h"
 
 namespace pagoda {
 namespace {
 
 constexpr int64_t kMostChunks = 16, kMostStages = 16, kMostCopies = 16;
 
-// The largest simulation that is made, some seconds, and the largest that is made many times.
-constexpr int64_t kMostParcels = 15'000, kFewParcels = 2'000;
-
-// About how many parcels of rows are exchanged in a pass: each chunk has one from each device of a
-// copy of a stage to each other. Coarse runs have at least four experts, whatever the devices, and
-// each copy computes as many as all copies have homes.
-int64_t parcels(int64_t layers, const RunConfig& config) {
-  const int64_t copies = config.copies();
-  const int64_t together = config.num_devices() / (config.stages() * copies);
-  const int64_t of_device = std::max({int64_t{4}, together, copies});
-  return layers * config.train.chunks * config.num_devices() * of_device;
-}
-
-// The layers of both runs with few, where stages have so many.
-int64_t layers_of_both(std::span<const int64_t> whole) {
-  const std::vector<int64_t> few = few_layers(whole);
-  return 3 * std::accumulate(few.begin(), few.end(), int64_t{0});
-}
-// The same before it is planned how unequal stages are.
-int64_t layers_of_both(const RunConfig& config) {
-  return layers_of_both(std::vector<int64_t>(static_cast<size_t>(config.stages()), 1));
-}
-
-bool by_few_layers(const ModelShape& model, const RunConfig& config) {
-  return parcels(model.num_layers(), config) > kFewParcels &&
-         layers_of_both(config) < model.num_layers() && has_alike_layers(model);
-}
-int64_t simulated_layers(const ModelShape& model, const RunConfig& config) {
-  return by_few_layers(model, config) ? layers_of_both(config) : model.num_layers();
-}
-
-// Few layers tell what zebra in stages takes for the fewest chunks, breadth-first; in other orders,
-// or with more chunks, they were a fifth off.
-bool may_be_few(const ModelShape& model, const RunConfig& config) {
-  if (!config.zebra() || config.stages() == 1 || !by_few_layers(model, config)) return true;
-  return config.parallel.order == PipelineOrder::kBreadthFirst &&
-         config.train.chunks == 2 * config.stages();
-}
-
 using Configs = std::vector<RunConfig>;  // [rank]
-
-// What each rank does, before it is simulated.
-struct PlannedLayout {
-  Configs configs;
-  std::vector<PlannedRun> ranks;
-  bool few = false;   // to be simulated by few layers
-  bool told = false;  // few layers tell what all take
-};
-
-Result<PlannedLayout> plan_layout(const ModelSizes& model, Configs configs,
-                                  const ClusterSheet& cluster) {
-  for (RunConfig& config : configs) take_network_rates(cluster, config);
-  ASSIGN_OR_RETURN(std::vector<PlannedRun> planned, planned_ranks(model, configs, cluster));
-  const int64_t layers = model.shape.num_layers();
-  const std::vector<int64_t> counts = planned.front().shape.stages.layer_counts(layers);
-  const bool told = tell_all(configs.front().parallel.order, counts);
-  // What few do not tell is simulated whole, if it is not too large.
-  const bool few = by_few_layers(model.shape, configs.front()) && layers_of_both(counts) < layers &&
-                   (told || parcels(layers, configs.front()) > kMostParcels);
-  if (configs.front().zebra()) {
-    const bool open = configs.front().auto_offloaded();
-    for (RunConfig& config : configs) write_zebra(planned.front().shape, config);
-    if (few && open && configs.front().parallel.offloaded.size() > 1) {
-      for (RunConfig& config : configs) offload_alike(model.shape, config);
-      ASSIGN_OR_RETURN(planned, planned_ranks(model, configs, cluster));
-    }
-  }
-  return PlannedLayout{std::move(configs), std::move(planned), few, told};
-}
-
-Result<SearchedLayout> forecast_planned(const ModelSizes& model, PlannedLayout layout,
-                                        const ClusterSheet& cluster, const CoarseLimits& limits) {
-  auto& [configs, ranks, few, told] = layout;
-  ASSIGN_OR_RETURN(RanksForecast forecast,
-                   few ? forecast_few_layers(model, configs, cluster, std::move(ranks), limits)
-                       : forecast_ranks(model, configs, cluster, std::move(ranks), limits));
-  return SearchedLayout{std::move(configs), false, std::move(forecast), few};
-}
 
 struct Choice {
   LayoutKind layout = LayoutKind::kExperts;
@@ -189,9 +110,11 @@ class LayoutSearcher {
       : model_(model), own_(own), cluster_(cluster), limits_(limits) {}
 
   LayoutSearch run();
+  std::optional<SearchedLayout> fastest_experts();
   std::optional<SearchedLayout> forecast(Configs configs);
 
  private:
+  void add_choice(const Choice& choice);
   void add(Configs configs) {
     auto layout = forecast(std::move(configs));
     if (!layout) return;
@@ -436,16 +359,29 @@ bool is_first(const Choice& choice) {
   return choice.chunks == least_chunks(choice.layout, choice.stages);
 }
 
+void LayoutSearcher::add_choice(const Choice& choice) {
+  Configs configs = with(choice, own_);
+  for (RunConfig& config : configs) leave_open(config);
+  auto for_all = with_shards_for_all(configs);
+  if (!for_all || choice.layout == LayoutKind::kExperts) add(std::move(configs));
+  if (for_all) add(std::move(*for_all));
+}
+
+std::optional<SearchedLayout> LayoutSearcher::fastest_experts() {
+  add_choice({LayoutKind::kExperts, own_.front().train.chunks});
+  if (found_.runs.empty()) return {};
+  sort();
+  improve_fastest(false);
+  sort();
+  return std::move(found_.runs.front());
+}
+
 LayoutSearch LayoutSearcher::run() {
   few_ = parcels(model_.shape.num_layers(), own_.front()) >
          kFewParcels * own_.front().train.chunks * own_.front().stages();
   for (const Choice& choice : choices(own_.front())) {
     if (few_ && !is_first(choice)) continue;
-    Configs configs = with(choice, own_);
-    for (RunConfig& config : configs) leave_open(config);
-    auto for_all = with_shards_for_all(configs);
-    if (!for_all || choice.layout == LayoutKind::kExperts) add(std::move(configs));
-    if (for_all) add(std::move(*for_all));
+    add_choice(choice);
   }
   if (own_.front().copies() > 1) add(Configs(own_.begin(), own_.end()));
   sort();
@@ -465,15 +401,16 @@ LayoutSearch LayoutSearcher::run() {
 
 }  // namespace
 
-Result<SearchedLayout> forecast_layout(const ModelSizes& model, std::vector<RunConfig> configs,
-                                       const ClusterSheet& cluster, const CoarseLimits& limits) {
-  ASSIGN_OR_RETURN(PlannedLayout layout, plan_layout(model, std::move(configs), cluster));
-  return forecast_planned(model, std::move(layout), cluster, limits);
-}
-
 LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> configs,
                             const ClusterSheet& cluster, const CoarseLimits& limits) {
   return LayoutSearcher(model, configs, cluster, limits).run();
+}
+
+std::optional<SearchedLayout> search_experts(const ModelSizes& model,
+                                             std::span<const RunConfig> configs,
+                                             const ClusterSheet& cluster,
+                                             const CoarseLimits& limits) {
+  return LayoutSearcher(model, configs, cluster, limits).fastest_experts();
 }
 
 ClusterPlanner layout_planner(const ModelSizes& model, const SearchedLayout& layout,

@@ -17,6 +17,7 @@
 // bit; train does. Pure.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -55,6 +56,15 @@ Result<SearchedLayout> forecast_layout(const ModelSizes& model, std::vector<RunC
 // configs: [rank] its settings, whose train.chunks are tried, too. REQUIRES: as for planned_ranks.
 LayoutSearch search_layouts(const ModelSizes& model, std::span<const RunConfig> configs,
                             const ClusterSheet& cluster, const CoarseLimits& limits);
+
+// The fastest run with attention and experts on all devices, in its own chunks, one stage and one
+// copy: with as many shards as devices, shares as it would measure them, larger microbatches and
+// each parallel.exchange where search_layouts() tries these. None: none fits. REQUIRES: as for
+// search_layouts().
+std::optional<SearchedLayout> search_experts(const ModelSizes& model,
+                                             std::span<const RunConfig> configs,
+                                             const ClusterSheet& cluster,
+                                             const CoarseLimits& limits);
 
 // Plans the layout alone on other clusters and with other tokens, as rank 0's settings have it.
 // `model` must outlive it.

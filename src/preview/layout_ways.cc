@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 namespace pagoda {
@@ -60,13 +61,6 @@ Configs as_experts(Configs configs) {
   return configs;
 }
 
-// 0: it cannot be planned, or does not fit.
-double step_s(const ModelSizes& model, const Configs& configs, const ClusterSheet& cluster,
-              const CoarseLimits& limits) {
-  auto layout = forecast_layout(model, configs, cluster, limits);
-  return layout.ok() ? layout->forecast.step.step_s() : 0;
-}
-
 class Ways {
  public:
   Ways(const ModelSizes& model, const ClusterSheet& cluster, const CoarseLimits& limits,
@@ -98,8 +92,14 @@ class Ways {
 
 void Ways::add_in_shares(const char* name, Configs configs, ShareKind shares) {
   for (RunConfig& config : configs) config.parallel.shares = shares;
-  auto layout = forecast_layout(model_, configs, cluster_, limits_);
-  add_fastest(name, layout.ok() ? &*layout : nullptr);
+  auto fastest = search_experts(model_, configs, cluster_, limits_);
+  if (configs.front().copies() > 1) {
+    auto with_copies = forecast_layout(model_, std::move(configs), cluster_, limits_);
+    const bool faster = with_copies.ok() && (!fastest || with_copies->forecast.step.step_s() <
+                                                             fastest->forecast.step.step_s());
+    if (faster) fastest = with_copies.take();
+  }
+  add_fastest(name, fastest ? &*fastest : nullptr);
 }
 
 // Both have the step's tokens, so that what they do in a second together is what one step that is
@@ -110,8 +110,8 @@ void Ways::add_ideal(const std::vector<Kind>& kinds) {
     Configs configs = as_experts(kind.configs);
     const int64_t devices = devices_of_nodes(configs, kind.cluster);
     for (RunConfig& config : configs) config.total_devices = devices;
-    const double alone_s = step_s(model_, configs, kind.cluster, limits_);
-    if (alone_s > 0) steps_per_s += 1 / alone_s;
+    const auto alone = search_experts(model_, configs, kind.cluster, limits_);
+    if (alone) steps_per_s += 1 / alone->forecast.step.step_s();
   }
   ways_.push_back({"each kind of devices alone, added up (EP (Ideal))",
                    steps_per_s > 0 ? 1 / steps_per_s : 0,
@@ -126,8 +126,18 @@ void Ways::add_in_turn(const SearchedLayout* zebra) {
       config.train.chunks = 1;
       config.parallel.offloaded = {"0"};
       config.parallel.lags = {"0", "0", "0"};
+      config.parallel.kept_rows = "auto";
     }
-    way.step_s = step_s(model_, configs, cluster_, limits_);
+    const RunConfig& first = configs.front();
+    const int64_t most = std::min(first.sums().shards, first.num_devices() / first.copies() - 1);
+    for (int64_t attending = 1; attending <= most;
+         attending += std::max<int64_t>(1, attending / 8)) {
+      for (RunConfig& config : configs) config.parallel.attention_devices = attending;
+      auto layout = forecast_layout(model_, configs, cluster_, limits_);
+      if (!layout.ok()) continue;
+      const double step_s = layout->forecast.step.step_s();
+      if (way.step_s == 0 || step_s < way.step_s) way.step_s = step_s;
+    }
   }
   ways_.push_back(std::move(way));
 }

@@ -16,10 +16,13 @@ struct LayoutWay {
   std::string settings;  // of its run; empty: none, or a bound that no run reaches
 };
 
-// Returns the ways of the layouts that were found, and of those that the search has no need of: in
-// equal shares; each kind of devices for itself, whose rates are added up (EP (Ideal)); and
-// attention and experts on the devices of the fastest zebra, but one after the other (DistEP).
-// Empty on equal devices. REQUIRES: as for search_layouts(), which found `found`.
+// Returns the ways of the layouts that were found, each the fastest of its way, and of those that
+// the search has no need of: experts in equal shares, and each kind of devices for itself, whose
+// rates are added up (EP (Ideal)), both by search_experts(); and attention and experts on devices
+// of their own, one after the other (DistEP), by the settings of the fastest zebra, but with the
+// number of attention devices and of kept rows that is best for it. A number of attention devices
+// beyond 8 is tried in steps of an eighth. Empty on equal devices. REQUIRES: as for
+// search_layouts(), which found `found`.
 std::vector<LayoutWay> layout_ways(const ModelSizes& model, std::span<const RunConfig> configs,
                                    const ClusterSheet& cluster, const CoarseLimits& limits,
                                    const LayoutSearch& found);
