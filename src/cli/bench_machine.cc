@@ -50,7 +50,7 @@ class BenchMachineCommand final : public RunCommand {
     add_value(app(), "--bytes", bytes_, "size of arrays and files, each")->type_name("SIZE");
     add_run_flags([](const Option&) { return true; });
     app().footer(
-        "With a run file it also measures what the run's CPU devices take for its model's layers.\n"
+        "With a run file it also measures what the run's devices take for its model's layers.\n"
         "Started as one process on each node it also measures the network between them:\n"
         "  mpirun -n 4 --map-by ppr:1:node --bind-to none pagoda bench machine --out lab.toml");
   }
@@ -96,6 +96,7 @@ Status BenchMachineCommand::run_alone() {
   if (!config_.model.path.empty()) RETURN_IF_ERROR(config_.validate());
   ASSIGN_OR_RETURN(MachineSheet sheet, measure_machine(wanted));
   if (!config_.model.path.empty()) {
+    take_gpus(config_, sheet);
     ASSIGN_OR_RETURN(RunProfile found,
                      profile_run(config_, sheet, directory_, static_cast<int>(rounds_)));
     for (const std::string& line : found.lines()) log_info(line);

@@ -236,7 +236,7 @@ PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank) {
   PlannedRun run;
   run.header_bytes = kPageHeaderBytes;
   run.sequence_len = rank.config.data.sequence_len;
-  if (!rank.sheet.gpu()) run.devices = setup.devices;
+  if (rank.sheet.knows_devices()) run.devices = setup.devices;
   run.shape = make_run_shape(model.shape, setup);
   run.group_bytes = rank.group.bytes;
   run.guest_bytes = guest_layer_bytes(run.shape);

@@ -61,7 +61,7 @@ MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
     const MachineSheet& sheet = *machines.sheets[rank];
     CostSettings work;
     work.sequence_len = config.data.sequence_len;
-    if (!sheet.gpu()) work.devices = setup.devices;
+    if (sheet.knows_devices()) work.devices = setup.devices;
     const MachineProfile own = task_costs(sheet, model, shape, work);
     if (machines.sheets.size() == 1) return own;
     if (rank == 0) {

@@ -71,7 +71,8 @@ class ProfiledRun {
     ASSIGN_OR_RETURN(const MemoryPlan plan, Session::plan(model_, options_));
     options_.device_bytes = plan.whole_device_bytes;
     options_.host_bytes = plan.min_host_bytes;
-    RETURN_IF_ERROR(check_available(plan.whole_device_bytes + plan.min_host_bytes));
+    const bool on_gpu = options_.size.on_gpu;
+    RETURN_IF_ERROR(check_available((on_gpu ? 0 : plan.whole_device_bytes) + plan.min_host_bytes));
     ASSIGN_OR_RETURN(session_, Session::create(model_, options_, storage));
     RandomWeights weights(model_);
     RETURN_IF_ERROR(load_weights(weights, *session_));
@@ -172,6 +173,20 @@ Status measure(ProfiledRun& run, Storage* storage, int rounds) {
   return Status();
 }
 
+// GPUs that a run takes by itself have no name in it.
+Status check_gpus(const RunConfig& config, const MachineSheet& machine) {
+  if (config.gpus().empty()) return Status();
+  if (config.devices().front().kind != Processor::kGpu) {
+    return Status(Exit::kUsage,
+                  "train.devices: a profile is of devices that the run lists; write \"cuda:0\", or "
+                  "list several GPUs");
+  }
+  if (machine.gpu()) return Status();
+  return Status(Exit::kUsage,
+                "--device cpu: the run computes on GPUs; leave it out, so that the sheet has "
+                "their rates");
+}
+
 // The run's devices, one of each name.
 std::vector<DeviceSetup> different(const RunConfig& config) {
   std::vector<DeviceSetup> different;
@@ -202,11 +217,8 @@ RunProfile::Device device_figures(const std::string& name, const DeviceTasks& de
 
 Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
                                const std::string& directory, int rounds) {
-  if (!config.gpus().empty()) {
-    return Status(Exit::kUsage,
-                  "train.devices: a run's profile is measured on CPU devices; a machine's GPUs are "
-                  "alike, and bench machine without a run file has their rates");
-  }
+  RETURN_IF_ERROR(check_gpus(config, machine));
+  const bool on_gpu = !config.gpus().empty();
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
   if (config.train.micro_batch_tokens == 0) {
     return Status(Exit::kUsage, "train.micro_batch_tokens: a profile needs a number of tokens");
@@ -229,19 +241,31 @@ Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
     const DeviceTasks tasks = run.tasks(d);
     add_device(name, costs_of(tasks), found.profile);
     found.devices.push_back(device_figures(name, tasks, run.rows()));
+    if (on_gpu) found.devices.back().attention_slowness = found.devices.back().experts_slowness = 0;
   }
   run.close();
   RETURN_IF_ERROR(status);
   RunConfig zebra = config;
   if (config.parallel.layout == LayoutKind::kAuto) zebra.parallel.layout = LayoutKind::kZebra;
   if (!check_zebra_run(zebra).ok()) return found;
-  machine.device.kind = Processor::kCpu;  // a GPU beside them is not the run's
+  if (!on_gpu) machine.device.kind = Processor::kCpu;  // a GPU beside them is not the run's
   const DeviceBudget budget = device_budget(zebra, machine, std::ssize(zebra.devices()));
   ASSIGN_OR_RETURN(const KeptExperts kept, kept_experts(model.config, zebra, budget));
   found.profile.least_kept = kept.least;
   found.profile.most_kept = kept.most;
   found.profile.kept_by = kept.run;
   return found;
+}
+
+void take_gpus(const RunConfig& config, MachineSheet& machine) {
+  const std::vector<Gpu> gpus = config.gpus();
+  if (gpus.empty() || !machine.gpu()) return;
+  int64_t least = gpus.front().memory_bytes;
+  for (const Gpu& gpu : gpus) least = std::min(least, gpu.memory_bytes);
+  machine.device.memory = MemorySize::of_bytes(least);
+  machine.device.count = std::ssize(gpus);
+  // Rows may have to go through the host's memory.
+  if (machine.device.count > 1) machine.link.gb_s = machine.host.copy_gb_s / 2;
 }
 
 std::vector<std::string> RunProfile::lines() const {
@@ -255,10 +279,13 @@ std::vector<std::string> RunProfile::lines() const {
       "time of its work, and the slowest device's time over it (HeterMoE's Figure 2)",
       "device            attention ms  experts ms  exchange ms   attention  experts   attention  "
       "experts"};
+  const auto times = [](double slowness) {
+    return slowness > 0 ? strf("%.2f", slowness) : std::string("-");
+  };
   for (const Device& d : devices) {
-    lines.push_back(strf("%-16s  %12.3f  %10.3f  %11.3f  %10.2f  %7.2f  %10.2f  %7.2f",
-                         d.name.c_str(), 1e3 * d.attention_s, 1e3 * d.experts_s, 1e3 * d.exchange_s,
-                         d.attention_slowness, d.experts_slowness,
+    lines.push_back(strf("%-16s  %12.3f  %10.3f  %11.3f  %10s  %7s  %10.2f  %7.2f", d.name.c_str(),
+                         1e3 * d.attention_s, 1e3 * d.experts_s, 1e3 * d.exchange_s,
+                         times(d.attention_slowness).c_str(), times(d.experts_slowness).c_str(),
                          slowest(&Device::attention_s) / d.attention_s,
                          slowest(&Device::experts_s) / d.experts_s));
   }

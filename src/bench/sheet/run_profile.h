@@ -25,7 +25,8 @@ struct RunProfile {
     double attention_s = 0, experts_s = 0, exchange_s = 0;
     // How many times the processor time of the device's thread it took, by kind of work. These are
     // what "cpu/8:24" asks for: experts 8, attention 24. (A core that does nothing else and never
-    // rests may take less for the same work, since its caches stay warm.)
+    // rests may take less for the same work, since its caches stay warm.) 0: of a GPU, whose work
+    // takes no processor time.
     double attention_slowness = 1, experts_slowness = 1;
   };
   std::vector<Device> devices;
@@ -44,10 +45,16 @@ struct DeviceTasks {
 // `rows`: of experts, of a microbatch in a layer.
 RunProfile::Device device_figures(const std::string& name, const DeviceTasks& device, int64_t rows);
 
+// Makes the sheet one of all GPUs that the run lists, each with the memory of the smallest: a sheet
+// is of one GPU until then, and its rates are that one's. What they send each other is taken to go
+// through the host's memory. Without GPUs nothing changes.
+void take_gpus(const RunConfig& config, MachineSheet& machine);
+
 // `machine`: its sheet, of whose memory the budgets are parts. `directory`: an existing folder, on
-// whose drive a scratch folder is made and removed. `rounds`: so many steps. kUsage: GPUs, which
-// are alike and need no profile. kHostMemory where two layers do not fit the machine, and the
-// errors of read_model_sizes. Stops between steps when a signal asks. REQUIRES: config.validate().
+// whose drive a scratch folder is made and removed. `rounds`: so many steps. kUsage: a GPU that the
+// run does not list, or whose rates the sheet has not. kHostMemory and kDeviceMemory where two
+// layers do not fit, and the errors of read_model_sizes. Stops between steps when a signal asks.
+// REQUIRES: config.validate(), take_gpus().
 Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
                                const std::string& directory, int rounds);
 

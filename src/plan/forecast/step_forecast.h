@@ -30,7 +30,8 @@ struct PlannedRun {
   std::vector<int64_t> guest_bytes = {};  // [own device] guest_layer_bytes(); empty: none
   // [own device] what one layer can save for its backward; 0, or empty: nothing does.
   std::vector<int64_t> kept_layer_bytes = {};
-  // CPU devices, of all ranks; empty: one that takes all cores, or GPUs.
+  // Devices that may be unlike, of all ranks; empty: a CPU that takes all cores, or GPUs that are
+  // alike.
   std::vector<DeviceSetup> devices = {};
   // The routing of each step, not owned; the run is then planned in pieces of its own size.
   // nullptr: every expert gets as many tokens.

@@ -74,8 +74,8 @@ struct MachineSheet {
     double gb_s = 0;  // 0: as the cluster's file says
   } network;
 
-  // What `pagoda bench machine RUN` found of a run's devices, each by itself (HeterMoE section 5,
-  // plan/machine/device_profile.h). Empty: nothing was measured.
+  // What `pagoda bench machine RUN` found of a run's devices, which it measures beside each other
+  // (HeterMoE section 5, plan/machine/device_profile.h). Empty: nothing was measured.
   struct Profile {
     std::string model;                 // the sizes it holds for (profile_key)
     std::vector<std::string> devices;  // as train.devices names them
@@ -98,6 +98,9 @@ struct MachineSheet {
   std::string to_toml() const;
 
   bool gpu() const { return device.kind == Processor::kGpu; }
+  // Devices of a run may be unlike: those of a CPU, by what they are called, and all that were
+  // measured. Other GPUs are alike.
+  bool knows_devices() const { return !gpu() || !profile.devices.empty(); }
   int64_t host_bytes() const { return host.memory.resolve(0, 0); }
   int64_t device_bytes() const { return gpu() ? device.memory.resolve(0, 0) : host_bytes(); }
   int64_t disk_bytes() const { return disk.drives * disk.size.resolve(0, 0); }  // 0: unknown

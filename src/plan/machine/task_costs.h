@@ -29,10 +29,11 @@ struct CostSettings {
   double dispatches = 1;  // dispatches of the run for each dispatch task here; combines too
   double messages = 1;    // transfers of the run between devices for each one here
   double kept_share = 0;  // share of layers that save what their backward reads
-  std::vector<DeviceSetup> devices = {};  // CPU devices; empty: one that takes all cores
+  // Devices that may be unlike; empty: a CPU that takes all cores, or GPUs that are alike.
+  std::vector<DeviceSetup> devices = {};
 };
 
-// The profile of the machine's devices, all of which are alike but for CPU devices of `work`. A
+// The profile of the machine's devices, all of which are alike but for those of `work`. A
 // CPU's tasks take all its cores, but where several devices have threads of their own. REQUIRES:
 // sheet.check(), check_model(model), 0 < sequence_len.
 MachineProfile task_costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
