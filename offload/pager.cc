@@ -77,6 +77,7 @@ Pager::Pager(Options options, PageFile* file, Storage* storage, HostMemory memor
   }
   resident_lane_.push_back(options_.trace.lane("resident", "host"));
   resident_bytes_.assign(resident_lane_.size(), -1);
+  peak_bytes_.assign(resident_lane_.size(), 0);
   for (size_t c = 0; c < options_.classes.size(); ++c) {
     slots_[c].resize(devices + 1);
     for (int p = 0; p <= devices; ++p) {
@@ -183,17 +184,14 @@ void Pager::count(const PageUse& use) {
   counters_.host_hits += !there && residency_.valid_at(use.page, Place::host());
 }
 
-// Traces the bytes that each place holds from the newest task on, when that task begins.
-void Pager::trace_resident(Stream& stream) {
-  if (!options_.trace.on()) return;
+// Notes the bytes that each place holds from the newest task on, and traces them when that task
+// begins.
+void Pager::note_held(Stream& stream) {
   for (int p = 0; p <= residency_.devices(); ++p) {
-    const bool host = p == residency_.devices();
-    int64_t bytes = 0;
-    for (size_t c = 0; c < options_.classes.size(); ++c) {
-      bytes += residency_.used_slots(c, host ? Place::host() : Place::on_device(p)) *
-               options_.page_bytes[c];
-    }
-    if (bytes == std::exchange(resident_bytes_[p], bytes)) continue;
+    const Place place = p == residency_.devices() ? Place::host() : Place::on_device(p);
+    const int64_t bytes = residency_.used_bytes(options_.page_bytes, place);
+    peak_bytes_[p] = std::max(peak_bytes_[p], bytes);
+    if (!options_.trace.on() || bytes == std::exchange(resident_bytes_[p], bytes)) continue;
     stream.enqueue([trace = options_.trace.trace(), lane = resident_lane_[p], bytes] {
       trace->counter(lane, bytes);
     });
@@ -224,7 +222,7 @@ Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t gen
     }
     lease.data_.push_back(slot_data(uses[i].page, place, acquired_[i]));
   }
-  trace_resident(stream);
+  note_held(stream);
   return lease;
 }
 

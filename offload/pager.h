@@ -115,6 +115,8 @@ class Pager {
     int64_t write_backs = 0, write_back_bytes = 0;
   };
   const Counters& counters() const { return counters_; }
+  // The most bytes of slots there that held a page behind an acquire() so far.
+  int64_t peak_bytes(Place place) const { return peak_bytes_[residency_.place_index(place)]; }
 
  private:
   friend class Lease;
@@ -132,7 +134,7 @@ class Pager {
   std::byte* slot_data(PageId page, int place, int32_t slot) const;
   SlotState& slot_state(PageId page, int place, int32_t slot);
   void count(const PageUse& use);
-  void trace_resident(Stream& stream);
+  void note_held(Stream& stream);
   void carry_out(const Move& move);
   void copy(const Move& move, bool up);
   void release(Lease& lease, const Event& done);
@@ -154,6 +156,7 @@ class Pager {
   Counters counters_;
   std::vector<Trace::Lane> resident_lane_;   // [place]
   std::vector<int64_t> resident_bytes_;      // [place], as traced last
+  std::vector<int64_t> peak_bytes_;          // [place]
 };
 
 }  // namespace pagoda

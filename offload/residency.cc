@@ -401,6 +401,13 @@ int32_t Residency::used_slots(size_t slot_class, Place place) const {
   return sets_[slot_class][place_index(place)].count.used;
 }
 
+int64_t Residency::used_bytes(std::span<const int64_t> slot_bytes, Place place) const {
+  CHECK(slot_bytes.size() == sets_.size());
+  int64_t bytes = 0;
+  for (size_t c = 0; c < sets_.size(); ++c) bytes += used_slots(c, place) * slot_bytes[c];
+  return bytes;
+}
+
 void Residency::check_invariants() const {
   for (PageId page = 0; page < num_pages(); ++page) {
     for (int p = 0; p <= devices_; ++p) {

@@ -129,6 +129,8 @@ class Residency {
   int32_t slot_at(PageId page, Place place) const;  // kNoSlot when not there
   // Slots of a class that hold a page there.
   int32_t used_slots(size_t slot_class, Place place) const;
+  // The bytes of all these slots there. slot_bytes: [class].
+  int64_t used_bytes(std::span<const int64_t> slot_bytes, Place place) const;
   // Copies that have lost their slot to another page so far.
   int64_t evictions() const { return evictions_; }
   int devices() const { return devices_; }

@@ -368,6 +368,44 @@ TEST(Pager, RandomLeasesFindTheNewestVersionOnRealFiles) {
   expect_moved(moved, "threads");
 }
 
+// Counted by hand: two pages of one class at a time and then one of another, each of which is
+// created on the device and then discarded. A discarded page has no slot.
+TEST(Pager, CountsTheMostBytesThatSlotsHeld) {
+  Dice dice(1);
+  SimStorage storage(1);
+  Machine m(dice, &storage, "/disk");
+  m.options.classes = {{{3}, 4}, {{3}, 4}};
+  m.options.page_bytes = {kIoAlign, 4 * kIoAlign};
+  m.options.page_class = {0, 0, 1};
+  m.specs.clear();
+  for (uint32_t p = 0; p < 3; ++p) {
+    m.specs.push_back({m.options.page_bytes[m.options.page_class[p]], p, true});
+  }
+  m.devices_owned.push_back(open_host_device({Pager::device_bytes(m.options, 0), 1}).take());
+  m.options.devices = {m.devices_owned.back().get()};
+  m.options.arena_offset = {0};
+  ASSERT_OK(m.create());
+  const auto create = [&](const std::vector<PageId>& pages) {
+    std::vector<PageUse> uses;
+    for (const PageId page : pages) {
+      uses.push_back({page, Place::on_device(0), Access::kCreate});
+    }
+    m.pager->acquire(uses, *m.streams.back(), 1).release();
+    for (const PageId page : pages) m.pager->discard(page);
+  };
+  const auto most = [&] { return m.pager->peak_bytes(Place::on_device(0)); };
+  EXPECT_EQ(most(), 0);
+  create({0});
+  EXPECT_EQ(most(), kIoAlign);
+  create({0, 1});
+  EXPECT_EQ(most(), 2 * kIoAlign);
+  create({2});
+  EXPECT_EQ(most(), 4 * kIoAlign);
+  create({0});
+  EXPECT_EQ(most(), 4 * kIoAlign);
+  EXPECT_EQ(m.pager->peak_bytes(Place::host()), 0);
+}
+
 // One transfer goes wrong: the program goes on to its end without hanging, and status() says so.
 void run_failing_trial(uint32_t seed, const SimFault& fault, int64_t* struck) {
   const Watchdog watchdog(strf("failing pager trial of seed %u", seed), std::chrono::seconds(120));

@@ -1,8 +1,11 @@
-// A training run moves exactly the bytes that its resolved plan predicts: pager and page file count
-// them, and a replay of the plan over a copy of the residency predicts them.
+// A training run moves exactly the bytes that its resolved plan predicts, and has as many in slots:
+// pager and page file count them, and a replay of the plan over a copy of the residency predicts
+// them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "plan/memory/memory_plan.h"
 #include "tests/testing/plan/random_plan.h"
@@ -38,6 +41,27 @@ DryRun planned_run(const Session& session, bool skip_untouched) {
                        std::vector<int64_t>(session.table().records.size(), 0)));
 }
 
+// [device], and behind them the host's: the most bytes of pages in slots, as the pager counted.
+std::vector<int64_t> most_held(const Session& session) {
+  std::vector<int64_t> most;
+  for (int d = 0; d < session.shape().devices; ++d) {
+    most.push_back(session.pager().peak_bytes(Place::on_device(d)));
+  }
+  most.push_back(session.pager().peak_bytes(Place::host()));
+  return most;
+}
+
+// The same as predicted by a replay that began when so many were counted.
+std::vector<int64_t> most_predicted(const Replay& replay, std::vector<int64_t> most) {
+  const int devices = static_cast<int>(most.size()) - 1;
+  for (int p = 0; p <= devices; ++p) {
+    const Place place = p < devices ? Place::on_device(p) : Place::host();
+    const auto i = static_cast<size_t>(p);
+    most[i] = std::max(most[i], replay.peak_bytes(place));
+  }
+  return most;
+}
+
 // Trains, and beside it plans from the routings alone; all steps in all counters must agree.
 PageTraffic expect_predicted(const RunConfig& config) {
   SimStorage storage(13);
@@ -49,6 +73,7 @@ PageTraffic expect_predicted(const RunConfig& config) {
   DryRun planned = planned_run(session, config.optim.untouched == UntouchedKind::kSkip);
   session.pager().drain();
   const PageTraffic start = counted(session.pager());
+  const std::vector<int64_t> held_at_start = most_held(session);
   const PageFile::Counters file_start = session.file().counters();
   PageTraffic all;
   for (int64_t step = 1; step <= config.train.steps; ++step) {
@@ -64,6 +89,7 @@ PageTraffic expect_predicted(const RunConfig& config) {
     all = counted(session.pager()) - start;
     EXPECT_EQ(all, replay.traffic())
         << "counted " << text(all) << "\npredicted " << text(replay.traffic());
+    EXPECT_EQ(most_held(session), most_predicted(replay, held_at_start));
     const PageFile::Counters file = session.file().counters();
     EXPECT_EQ(file.reads - file_start.reads, all.fetch.moves);
     EXPECT_EQ(file.writes - file_start.writes, all.write_back.moves);
@@ -73,6 +99,7 @@ PageTraffic expect_predicted(const RunConfig& config) {
               all.write_back.bytes + kPageHeaderBytes * all.write_back.moves);
     if (testing::Test::HasFailure()) break;
   }
+  EXPECT_GT(most_held(session).front(), held_at_start.front());
   return all;
 }
 

@@ -315,7 +315,10 @@ LayoutTimes LayoutRace::time_entry(Entry& entry) {
   if (entry.layout.wire.bytes_per_s > 0) {
     times.wire_share = wire_bytes(run) / entry.layout.wire.bytes_per_s / run.step_s();
   }
-  times.peak_bytes = std::ranges::max(replayed.peak_on_device);
+  const Pager& pager = run.session().pager();
+  for (int d = 0; d < run.session().shape().devices; ++d) {
+    times.peak_bytes = std::max(times.peak_bytes, pager.peak_bytes(Place::on_device(d)));
+  }
   return times;
 }
 

@@ -272,9 +272,6 @@ MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const
     if (work.start_s < first_s || std::sscanf(stream.c_str(), "compute %d", &device) != 1) continue;
     replayed.busy_s[static_cast<size_t>(device)] += (work.end_s - work.start_s) / steps;
   }
-  replayed.peak_device_bytes = simulated.peak_device_bytes.front();
-  replayed.peak_host_bytes = simulated.ranks.front().peak_host_bytes;
-  replayed.peak_on_device = simulated.peak_device_bytes;
   return replayed;
 }
 

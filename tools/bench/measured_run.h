@@ -69,8 +69,6 @@ class MeasuredRun {
     std::vector<double> busy_s{};             // [device] of a step, how long it computes
     std::array<double, kTaskKinds> task_s{};  // part of step_s, by the kind of task
     int64_t tasks = 0;                        // issued in a step
-    int64_t peak_device_bytes = 0, peak_host_bytes = 0;  // most that pages had in slots
-    std::vector<int64_t> peak_on_device{};               // the same of each
   };
   Replayed simulate(const MachineProfile& profile) const;
 

@@ -10,7 +10,7 @@
 //          recurrence of breadth first is GPipe's, which takes a stage's layers one behind the
 //          other; with layers dealt in turns, later stages begin sooner.
 //   memory of each stage, in each order: most bytes of pages in its device's slots, planned with
-//          even routing, and replayed with the routing that the steps had
+//          even routing, and as the pager counted them when it took the slots
 //   paged  the orders with equal small budgets: seconds and bytes read and written in a step
 //
 // --tiny shows in seconds that the program works; its figures say nothing.
@@ -139,10 +139,10 @@ void memory(Setting& setting) {
                     options_of(setting, stages, order.order, chunks, setting.tiny ? 16 : 128));
     run.measure(1);
     const EvenStep even = simulate_even(run.session(), MachineProfile());
-    const MeasuredRun::Replayed replayed = run.simulate(MachineProfile());
-    for (size_t d = 0; d < replayed.peak_on_device.size(); ++d) {
-      std::printf("  %-14s %5zu  %12lld  %12lld\n", order.name, d,
-                  (long long)even.peak_on_device[d], (long long)replayed.peak_on_device[d]);
+    for (int d = 0; d < stages; ++d) {
+      const int64_t executed = run.session().pager().peak_bytes(Place::on_device(d));
+      std::printf("  %-14s %5d  %12lld  %12lld\n", order.name, d,
+                  (long long)even.peak_on_device[static_cast<size_t>(d)], (long long)executed);
     }
     std::fflush(stdout);
   }

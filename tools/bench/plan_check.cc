@@ -174,15 +174,13 @@ class Candidate {
   }
   // The newest measurement, from what the machine was meanwhile.
   void predict(const MeasuredMachine& machine) {
-    MeasuredRun::Replayed replayed;
-    const double routed_s = machine.step_s([&](const MachineProfile& profile) {
-      replayed = run_.simulate(profile);
-      return replayed.step_s;
-    });
-    rounds_.push_back({{pagoda::predict(run_.session(), machine),
-                        {run_.step_s(), replayed.peak_device_bytes,
-                         replayed.peak_host_bytes}},
-                       routed_s});
+    const double routed_s = machine.step_s(
+        [&](const MachineProfile& profile) { return run_.simulate(profile).step_s; });
+    const Pager& pager = run_.session().pager();
+    rounds_.push_back(
+        {{pagoda::predict(run_.session(), machine),
+          {run_.step_s(), pager.peak_bytes(Place::on_device(0)), pager.peak_bytes(Place::host())}},
+         routed_s});
   }
   Run result() const { return {over_rounds(&Run::predicted), over_rounds(&Run::measured)}; }
   void print(const Setting& setting, const MeasuredMachine& machine) const;

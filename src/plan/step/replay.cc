@@ -37,37 +37,15 @@ Residency all_on_disk(const RunShape& shape, const PageTable& pages,
 Replay::Replay(const PageTable* pages, Residency start)
     : pages_(*pages),
       residency_(std::move(start)),
-      where_(pages->pages.size() * (residency_.devices() + 1), kNoSlot) {
-  const int places = residency_.devices() + 1;
-  held_bytes_.assign(places, 0);
-  for (const SlotClass& c : residency_.classes()) {
-    std::vector<std::vector<PageId>>& holders = holder_.emplace_back();
-    for (int32_t slots : c.device_slots) holders.emplace_back(slots, kNobody);
-    holders.emplace_back(c.host_slots, kNobody);
-  }
-  peak_bytes_ = held_bytes_;
-  for (PageId p = 0; p < pages_.pages.size(); ++p) note(p);
+      peak_bytes_(static_cast<size_t>(residency_.devices()) + 1, 0) {
+  for (const PageTable::Class& c : pages_.classes) slot_bytes_.push_back(c.page_bytes);
+  note_peaks();
 }
 
-// Updates the places of one page. A page that lost its slot to another one without a transfer is
-// not noted; the other one is.
-void Replay::note(PageId page) {
-  const int devices = residency_.devices();
-  const int64_t bytes = pages_.pages[page].bytes;
-  for (int p = 0; p <= devices; ++p) {
-    std::vector<PageId>& holders = holder_[pages_.pages[page].slot_class][p];
-    int32_t& was = where_[page * (devices + 1) + p];
-    const int32_t is = residency_.slot_at(page, p < devices ? Place::on_device(p) : Place::host());
-    if (was != kNoSlot && was != is && holders[was] == page) {
-      holders[was] = kNobody;
-      held_bytes_[p] -= bytes;
-    }
-    if (is != kNoSlot && holders[is] != page) {
-      if (holders[is] == kNobody) held_bytes_[p] += bytes;
-      holders[is] = page;
-    }
-    was = is;
-    peak_bytes_[p] = std::max(peak_bytes_[p], held_bytes_[p]);
+void Replay::note_peaks() {
+  for (int p = 0; p <= residency_.devices(); ++p) {
+    const Place place = p == residency_.devices() ? Place::host() : Place::on_device(p);
+    peak_bytes_[p] = std::max(peak_bytes_[p], held_bytes(place));
   }
 }
 
@@ -76,7 +54,6 @@ void Replay::count_moves() {
     PageTraffic::Link& link = traffic_.of(move.kind);
     ++link.moves;
     link.bytes += pages_.pages[move.page].bytes;
-    note(move.page);
   }
 }
 
@@ -89,16 +66,11 @@ Replay::Placed Replay::place(const Task& task) {
     held_.clear();
   }
   count_moves();
-  for (const PageUse& use : task.used()) note(use.page);
+  note_peaks();
   for (const PageUse& use : task.used()) {
     if (use.last) discard(use.page);
   }
   return {moves_, slots_};
-}
-
-void Replay::discard(PageId page) {
-  residency_.discard(page);
-  note(page);
 }
 
 void Replay::flush(PageId page) {
@@ -106,7 +78,5 @@ void Replay::flush(PageId page) {
   residency_.flush(page, moves_);
   count_moves();
 }
-
-int64_t Replay::peak_bytes(Place place) const { return peak_bytes_[residency_.place_index(place)]; }
 
 }  // namespace pagoda

@@ -53,21 +53,19 @@ class Replay {
   // Leases the task's pages, and forgets those whose last use this is. The leases end with the
   // task; those of a task that joins the next end with that one.
   Placed place(const Task& task);
-  void discard(PageId page);
+  void discard(PageId page) { residency_.discard(page); }
   // Makes the page's content valid on disk, as for a checkpoint.
   void flush(PageId page);
 
   const Residency& residency() const { return residency_; }
   const PageTraffic& traffic() const { return traffic_; }
   // Bytes of pages that lie at the place.
-  int64_t held_bytes(Place place) const { return held_bytes_[residency_.place_index(place)]; }
-  // Most bytes of pages that lay at the place after any task.
-  int64_t peak_bytes(Place place) const;
+  int64_t held_bytes(Place place) const { return residency_.used_bytes(slot_bytes_, place); }
+  // The most that lay there at the start, or while a task had its pages.
+  int64_t peak_bytes(Place place) const { return peak_bytes_[residency_.place_index(place)]; }
 
  private:
-  static constexpr PageId kNobody = ~PageId{0};
-
-  void note(PageId page);
+  void note_peaks();
   void count_moves();
 
   const PageTable& pages_;
@@ -75,11 +73,9 @@ class Replay {
   PageTraffic traffic_;
   std::vector<Move> moves_;
   std::vector<int32_t> slots_;
-  std::vector<PageUse> held_;  // uses of tasks that join the next
-  std::vector<int32_t> where_;  // [page][place] the slot, as far as noted; places: devices, then
-                                // host
-  std::vector<std::vector<std::vector<PageId>>> holder_;  // [class][place][slot]
-  std::vector<int64_t> held_bytes_, peak_bytes_;          // [place]
+  std::vector<PageUse> held_;        // uses of tasks that join the next
+  std::vector<int64_t> slot_bytes_;  // [class]
+  std::vector<int64_t> peak_bytes_;  // [place]
 };
 
 }  // namespace pagoda
