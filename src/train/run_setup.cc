@@ -41,7 +41,7 @@ RunSetup run_setup(const RunConfig& config) {
     setup.devices.push_back({config.threads_of(device), device.throttle, device.text()});
   }
   setup.exchange = config.exchange();
-  setup.card_rates = config.network_rates();
+  setup.network_rates = config.network_rates();
   setup.shares = config.parallel.shares;
   setup.stages = config.stages();
   setup.pipeline_order = config.parallel.order;
@@ -63,7 +63,7 @@ RunSetup run_setup(const RunConfig& config) {
 
 Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup) {
   if (ranks.alone()) return Status();
-  RETURN_IF_ERROR(check_network_ranks(setup.card_rates, ranks.size()));
+  RETURN_IF_ERROR(check_network_ranks(setup.network_rates, ranks.size()));
   std::string own = setup.size.on_gpu ? "1 " : "0 ";
   for (const DeviceSetup& device : setup.devices) {
     own += strf("%d ", device.threads) + device.name + "\n";
@@ -460,7 +460,8 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   if (away) shape.sharing = sharing_of(shape, setup);
   if (shape.has_far_guests()) shape.guest_layers = setup.guest_layers;
   shape.exchange = setup.exchange;
-  if (!shape.device_rank.empty()) shape.card_rates = setup.card_rates;
+  if (!shape.device_rank.empty()) shape.network_rates = setup.network_rates;
+  shape.shares_cards = !size.on_gpu;
   shape.options = setup.plan;
   // A library multiplies rows that lie behind one another, with other bits than our kernels.
   // Padding has no place.

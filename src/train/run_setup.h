@@ -39,7 +39,7 @@ struct RunSetup {
   PlanOptions plan;
   double pinned_share = 0;    // RunShape's
   ExchangeOrder exchange = ExchangeOrder::kFlat;  // RunShape's
-  std::vector<double> card_rates = {};            // RunShape's; of no account for one rank
+  std::vector<double> network_rates = {};         // RunShape's; of no account for one rank
   ShareKind shares = ShareKind::kSpeed;
   bool zebra = false;  // RunShape's, and lags
   Lags lags = {};
@@ -64,7 +64,7 @@ struct RunSetup {
   int num_devices() const { return static_cast<int>(devices.size()); }
   // RunShape's, of `rank`.
   int in_lanes() const {
-    return devices.back().rank > 0 ? lanes_of_card(exchange, card_rates, rank) : 1;
+    return devices.back().rank > 0 ? lanes_of_card(exchange, network_rates, rank) : 1;
   }
   // Those of `rank`. What is said of each device, as budgets, is said of these.
   DeviceRange own_devices() const;

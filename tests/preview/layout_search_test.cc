@@ -242,7 +242,7 @@ TEST(LayoutSearch, UnequalNetworkCardsAreInTheRunFile) {
   EXPECT_GT(unequal.forecast.step.step_s(), slow_s);
   auto planned = planned_ranks(model, unequal.configs, cluster);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
-  EXPECT_EQ(planned->front().shape.card_rates, (std::vector<double>{1, 0.25}));
+  EXPECT_EQ(planned->front().shape.network_rates, (std::vector<double>{1, 0.25}));
 }
 
 // Nodes of two devices and of one: each is a copy, and no row leaves it.

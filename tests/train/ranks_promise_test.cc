@@ -337,6 +337,30 @@ TEST(RanksPromise, AFastCardTakesRowsOfSeveralAtATime) {
   EXPECT_EQ(together(ExchangeSetting::kFlat, {"10", "10", "20"}), 1);
 }
 
+// Three ranks of two devices have three network cards, which rounds go by: a card's devices count
+// as one, and send other parts of their rows than each by itself would.
+TEST(RanksPromise, RoundsAreThoseOfCards) {
+  const Watchdog watchdog("ranks", std::chrono::seconds(300));
+  RankedTrainers run(ClipKind::kGlobal, kSteps);
+  run.begin();
+  RunLeg leg{3, 2};
+  leg.until = kSteps;
+  leg.configure = [](RunConfig& config, int) {
+    config.parallel.exchange = ExchangeSetting::kRounds;
+  };
+  leg.started = [](Trainer& trainer, RankGroup&) {
+    const RunShape& shape = trainer.session().shape();
+    const ExchangeNodes nodes = shape.exchange_nodes();
+    EXPECT_EQ(std::vector(nodes.cards().begin(), nodes.cards().end()),
+              (std::vector<int>{0, 0, 1, 1, 2, 2}));
+    return Status();
+  };
+  const LegOutcome outcome = run.run(leg);
+  expect_ok(outcome);
+  EXPECT_GT(outcome.arrived.rows, 0);
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
 TEST(RanksPromise, NetworkCardsAreOfAllRanks) {
   RankedTrainers run(ClipKind::kGlobal, kSteps);
   RunLeg leg{3, 1};

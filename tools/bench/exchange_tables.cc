@@ -420,7 +420,7 @@ void unequal_table(int count, int one_of, int rounds, bool tiny) {
       const double stated_s = concurrent_bound_s(traffic, cards.rates);
       const std::vector<ExchangeLeg> orders[] = {
           exchange_legs(parcels, ExchangeOrder::kFlat), legs_in_rounds(parcels),
-          legs_in_rounds(parcels, cards.rates, 1), legs_in_rounds(parcels, cards.rates)};
+          legs_in_rounds(parcels, cards.rates, {}, 1), legs_in_rounds(parcels, cards.rates)};
       Devices devices(count, cards.link(), 4 * mean);
       std::vector<std::vector<double>> taken_s(std::size(orders));
       for (int round = 0; round < rounds; ++round) {

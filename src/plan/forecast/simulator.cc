@@ -60,8 +60,9 @@ void Simulator::add_rank(Machine machine) {
     rank.arrivals = timeline_.add_resource(1);
     rank.arriving = stream("arriving pages");
     rank.sending = stream("leaving weights");
-    const bool alike = shape_.card_rates.empty();
-    const int lanes = alike ? 1 : card_lanes(shape_.card_rates).count[static_cast<size_t>(number)];
+    const bool alike = shape_.network_rates.empty();
+    const int lanes =
+        alike ? 1 : card_lanes(shape_.network_rates).count[static_cast<size_t>(number)];
     for (int n = 0; n < lanes; ++n) rank.leaving.push_back(stream("network"));
   }
   rank.disk_ready.assign(pages_.pages.size(), Timeline::kNothing);
@@ -236,7 +237,7 @@ Simulator::Sent Simulator::cross(const Task& send, const Rank& receiver, Work se
 // Returns when what the task takes is there.
 Simulator::Work Simulator::expect(const Task& receive) {
   const Sent& sent = sent_[transfer_ends(shape_, receive)].front();
-  const bool by_lane = sent.moves != Timeline::kNothing && !shape_.card_rates.empty();
+  const bool by_lane = sent.moves != Timeline::kNothing && !shape_.network_rates.empty();
   if (by_lane) timeline_.wait_too(sent.moves, timeline_.last(stream_of(receive)));
   return sent.ready;
 }

@@ -11,7 +11,7 @@
 // and a thread that issues. They meet in what they send each other. A message has its sender's
 // network card and its receiver's, at the rate of the slower one. Messages leave a card one behind
 // the other, or as many at a time as it has lanes, and what comes to a card at once shares it.
-// Where cards are known to be unequally fast (RunShape::card_rates), a message also begins no
+// Where cards are known to be unequally fast (RunShape::network_rates), a message also begins no
 // sooner than its receiver's lane has come to it, as over a link: a lane that takes what one slow
 // card sends leaves the rest of a fast one idle.
 //

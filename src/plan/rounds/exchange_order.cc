@@ -36,8 +36,8 @@ std::vector<ExchangeLeg> by_rounds(std::span<const ParcelBytes> parcels,
       some.push_back(parcels[i]);
       index.push_back(i);
     }
-    const std::span<const double> rates = nodes.card_rates();
-    for (ExchangeLeg& leg : legs_in_rounds(some, within ? std::span<const double>() : rates)) {
+    for (ExchangeLeg& leg :
+         within ? legs_in_rounds(some) : legs_in_rounds(some, nodes.card_rates(), nodes.cards())) {
       leg.parcel = index[leg.parcel];
       legs.push_back(std::move(leg));
     }
@@ -115,9 +115,13 @@ class Halo {
 
 }  // namespace
 
-ExchangeNodes::ExchangeNodes(std::vector<int> node_of_device, std::vector<double> card_rates)
-    : node_(std::move(node_of_device)), card_rates_(std::move(card_rates)) {
+ExchangeNodes::ExchangeNodes(std::vector<int> node_of_device, std::vector<double> card_rates,
+                             std::vector<int> cards)
+    : node_(std::move(node_of_device)),
+      card_rates_(std::move(card_rates)),
+      cards_(std::move(cards)) {
   CHECK(card_rates_.empty() || card_rates_.size() == node_.size());
+  CHECK(cards_.empty() || cards_.size() == node_.size());
   first_.clear();
   for (size_t d = 0; d < node_.size(); ++d) {
     CHECK(node_[d] == std::ssize(first_) || node_[d] + 1 == std::ssize(first_),

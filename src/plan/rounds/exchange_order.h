@@ -8,7 +8,8 @@
 //   one other at most and takes from one at most. A parcel may be divided over several rounds.
 //   Links within nodes and links between them have rounds of their own, which go on side by side.
 //   Those within are taken to be equally fast. Those between are as fast as the slower of the two
-//   network cards, and a card that is faster than others may have several partners at a time.
+//   network cards, and a card that is faster than others may have several partners at a time. Where
+//   devices share a card, the card is what has one partner at a time.
 // - kHalo: HALO's three phases (Piper, section V). A device gathers its parcels for the devices of
 //   another node and sends them as one message to its counterpart there, the device with the same
 //   place in its node; meanwhile parcels of a node go straight to their devices; and counterparts
@@ -32,14 +33,16 @@ struct ParcelBytes {
   int64_t bytes = 0;     // above 0
 };
 
-// The devices that exchange rows with each other, which of these share a node, and how fast the
-// network card of each is.
+// The devices that exchange rows with each other, which of these share a node, which a network
+// card, and how fast the card of each is.
 class ExchangeNodes {
  public:
   ExchangeNodes() = default;  // one node
   // [device] the number of its node, from 0 on and ascending, so that a node's are neighbours; and
-  // its card's rate, in any unit. No rates: all are equally fast.
-  explicit ExchangeNodes(std::vector<int> node_of_device, std::vector<double> card_rates = {});
+  // its card's rate, in any unit, and number. No rates: all are equally fast; no numbers: each has
+  // its own.
+  explicit ExchangeNodes(std::vector<int> node_of_device, std::vector<double> card_rates = {},
+                         std::vector<int> cards = {});
 
   int count() const { return static_cast<int>(first_.size()) - 1; }
   int node(int device) const { return node_.empty() ? 0 : node_[static_cast<size_t>(device)]; }
@@ -54,11 +57,13 @@ class ExchangeNodes {
     return first_[static_cast<size_t>(node)] + place(device) % devices(node);
   }
   std::span<const double> card_rates() const { return card_rates_; }  // [device]; empty: alike
+  std::span<const int> cards() const { return cards_; }  // [device]; empty: each has its own
 
  private:
   std::vector<int> node_;            // [device]; empty: all are of one
   std::vector<int> first_ = {0, 0};  // [node] its first device, and the number of devices
   std::vector<double> card_rates_;
+  std::vector<int> cards_;
 };
 
 // A message, or what a device keeps of one that has come.

@@ -1,6 +1,7 @@
 // Parcels of an all-to-all in Aurora's rounds (plan/rounds/transmission_order.h): in each of them a
 // device sends to one other at most and takes from one at most, so that no sender waits for a
-// receiver. A parcel may be divided over several rounds.
+// receiver. A parcel may be divided over several rounds. Devices that share a network card count as
+// one: what goes from a card to another is their parcels, one behind the other.
 //
 // Rounds are counted in time. A pair goes at the rate of its slower card, so that a round moves
 // other bytes for one pair than for another; with one partner at a time that takes the bound of
@@ -18,18 +19,20 @@
 namespace pagoda {
 
 // A part is worth a message: it has so many bytes at least, and this share of what goes in the time
-// of the whole, unless its parcel ends with it. So a device's parcels, each of which ends in a part
-// that may be shorter than its round, take at most (devices - 1) such shares longer than the least
-// there is for it.
+// of the whole, unless its parcel ends with it, or begins behind another of its card. So what a
+// card sends to each other one, which ends in a part that may be shorter than its round, takes at
+// most (cards - 1) such shares longer than the least there is for it.
 inline constexpr int64_t kLeastPartBytes = 1024;
 inline constexpr int64_t kMostMessageParts = 64;
 
 // Straight legs: those of a parcel ascend and are the whole of it. Those that come to one lane of a
 // device come one behind the other. `card_rates`: [device] in any unit; empty: all are equally
-// fast. `most_lanes`: of a card. REQUIRES: as exchange_legs(). At most 64 + n rounds of O(n^2.5),
-// for n lanes of devices that have parcels.
+// fast. `cards`: [device] the number of its card, of which no parcel goes to itself; empty: each
+// has its own. `most_lanes`: of a card. REQUIRES: as exchange_legs(). At most 64 + n rounds of
+// O(n^2.5), for n lanes of cards that have parcels.
 std::vector<ExchangeLeg> legs_in_rounds(std::span<const ParcelBytes> parcels,
                                         std::span<const double> card_rates = {},
+                                        std::span<const int> cards = {},
                                         int most_lanes = kMostCardLanes);
 
 }  // namespace pagoda

@@ -65,16 +65,17 @@ DeviceRange RunShape::devices_of(int rank) const {
 }
 
 ExchangeNodes RunShape::exchange_nodes() const {
-  std::vector<int> nodes;     // [device]
-  std::vector<double> rates;  // [device]
+  std::vector<int> nodes, cards;  // [device]
+  std::vector<double> rates;      // [device]
   for (int d = 0; d < devices; ++d) {
     const bool same = d > 0 && rank_of(d) == rank_of(d - 1) &&
                       stages.of_device(d) == stages.of_device(d - 1) &&
                       copies.of_device(d) == copies.of_device(d - 1);
     nodes.push_back(d == 0 ? 0 : nodes.back() + (same ? 0 : 1));
-    if (!card_rates.empty()) rates.push_back(card_rates[static_cast<size_t>(rank_of(d))]);
+    if (!network_rates.empty()) rates.push_back(network_rates[static_cast<size_t>(rank_of(d))]);
+    if (shares_cards) cards.push_back(rank_of(d));
   }
-  return ExchangeNodes(std::move(nodes), std::move(rates));
+  return ExchangeNodes(std::move(nodes), std::move(rates), std::move(cards));
 }
 
 bool RunShape::rank_computes_with(int rank, int64_t record) const {

@@ -120,9 +120,11 @@ struct RunShape {
   // counts of rows (plan/step/expert_seats.h). Empty: experts stay at home.
   std::vector<double> seat_speeds = {};
   ExchangeOrder exchange = ExchangeOrder::kFlat;  // of a wave's rows, there and back
-  // [rank] how fast the network cards of its devices, one each, are against those of other ranks,
-  // in any unit. Empty: all are equally fast. They change no bit.
-  std::vector<double> card_rates = {};
+  // [rank] how fast its network is against that of others, in any unit. Empty: all are equally
+  // fast. They change no bit.
+  std::vector<double> network_rates = {};
+  // The devices of a rank share a network card, as those of a CPU; else each has its own.
+  bool shares_cards = false;
   // Whether experts may be guests of devices that attend (plan/step/expert_seats.h). REQUIRES
   // unless kRows: in training SumShape::expert_shards above 1, rounds() is 1, and
   // PlanOptions::same_blocks().
@@ -244,7 +246,7 @@ struct RunShape {
   // Those of a copy of a stage exchange rows, and are on a node those of a rank.
   ExchangeNodes exchange_nodes() const;
   // Lanes (Lane) by which rows of other ranks come to each of the rank's devices, side by side.
-  int in_lanes(int rank) const { return lanes_of_card(exchange, card_rates, rank); }
+  int in_lanes(int rank) const { return lanes_of_card(exchange, network_rates, rank); }
   DeviceRange own_devices() const { return devices_of(rank); }
   // The rank whose page file holds the record.
   int home_rank(int64_t record) const {

@@ -256,7 +256,7 @@ TEST_F(CudaNcclLink, CallsGoInTheOrderOfThePlan) {
     // Device 2 takes from both others at a time.
     if (seed % 2 == 0) {
       shape.exchange = ExchangeOrder::kRounds;
-      shape.card_rates = {10, 20};
+      shape.network_rates = {10, 20};
     }
     StepKind kind;
     kind.group_blocks = 2;

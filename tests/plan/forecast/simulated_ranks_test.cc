@@ -170,7 +170,7 @@ TEST(SimulatedRanks, SendWhatTheirTasksSayOneBehindTheOther) {
 // byte a microsecond, rank 2 one of two.
 class HandMade {
  public:
-  explicit HandMade(std::vector<double> card_rates) {
+  explicit HandMade(std::vector<double> network_rates) {
     std::mt19937 random(3);
     RunShape shape;
     do {
@@ -178,7 +178,7 @@ class HandMade {
     } while (std::ssize(shape.attending_devices()) < 3);
     shape.device_rank = {0, 1, 2};
     shape.exchange = ExchangeOrder::kRounds;
-    shape.card_rates = std::move(card_rates);
+    shape.network_rates = std::move(network_rates);
     for (int r = 0; r < 3; ++r) ranks_.push_back(std::make_unique<Rank>(shape, r, true));
     pieces_.resize(3);
   }

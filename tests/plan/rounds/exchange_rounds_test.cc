@@ -1,5 +1,5 @@
-// Rounds of parcels between devices whose network cards are unequally fast: counted by hand, and at
-// random against the bounds with one partner at a time and with several.
+// Rounds of parcels between devices whose network cards are unequally fast, or which share cards:
+// counted by hand, and at random against the bounds with one partner at a time and with several.
 #include "plan/rounds/exchange_rounds.h"
 
 #include <gtest/gtest.h>
@@ -40,8 +40,12 @@ void expect_whole(const std::vector<ParcelBytes>& parcels, const Legs& legs) {
 
 // Seconds until all has come. A lane of a receiver takes one part behind the other, and a parcel's
 // parts come in their order; of those that may come now each has what both cards have left, the
-// first ones first.
-double executed_s(const Legs& legs, const Rates& rates) {
+// first ones first. `rates`: [card]. `cards`: [device]; empty: each has its own.
+double executed_s(const Legs& legs, const Rates& rates, const std::vector<int>& cards = {}) {
+  const auto card = [&](int device) {
+    const auto d = static_cast<size_t>(device);
+    return cards.empty() ? d : static_cast<size_t>(cards[d]);
+  };
   std::vector<double> left;
   for (const ExchangeLeg& leg : legs) left.push_back(static_cast<double>(leg.bytes));
   double now_s = 0;
@@ -56,7 +60,7 @@ double executed_s(const Legs& legs, const Rates& rates) {
       if (left[i] == 0) continue;
       const bool first = lanes.emplace(leg.to, leg.lane).second;
       if (!parcels.insert(leg.parcel).second || !first) continue;
-      double &from = sends[static_cast<size_t>(leg.from)], &to = takes[static_cast<size_t>(leg.to)];
+      double &from = sends[card(leg.from)], &to = takes[card(leg.to)];
       const double rate = std::min(from, to);
       if (rate < 1e-9) continue;
       from -= rate;
@@ -114,7 +118,7 @@ TEST(ExchangeRounds, AreAsLongForEachPair) {
   const std::vector<ParcelBytes> parcels = {
       {0, 1, 128 * kKiB}, {2, 3, 256 * kKiB}, {0, 3, 64 * kKiB}, {2, 1, 64 * kKiB}};
   const Rates rates = {1, 1, 2, 2};
-  const Legs legs = legs_in_rounds(parcels, rates, 1);
+  const Legs legs = legs_in_rounds(parcels, rates, {}, 1);
   expect_whole(parcels, legs);
   // 0 and 1 are busy for 192 KiB at rate 1; 2 sends 256 at 2 and 64 at 1, 192 as well.
   EXPECT_DOUBLE_EQ(executed_s(legs, rates), 192 * kKiB);
@@ -133,7 +137,7 @@ TEST(ExchangeRounds, AFastCardTakesFromSeveral) {
   EXPECT_EQ(lanes, (std::set<int>{0, 1, 2}));
   EXPECT_DOUBLE_EQ(executed_s(legs, rates), 10'000);
   // One behind the other, each at 10.
-  EXPECT_DOUBLE_EQ(executed_s(legs_in_rounds(parcels, rates, 1), rates), 30'000);
+  EXPECT_DOUBLE_EQ(executed_s(legs_in_rounds(parcels, rates, {}, 1), rates), 30'000);
   EXPECT_DOUBLE_EQ(executed_s(legs_in_rounds(parcels), rates), 30'000);
 }
 
@@ -160,6 +164,36 @@ TEST(ExchangeRounds, FastCardsSendEachOtherOneMessage) {
   EXPECT_LE(legs.size(), 6u);
 }
 
+// Three cards of two devices each, and as many bytes from each device to each of other cards: each
+// card sends and takes eight parcels, one behind the other.
+TEST(ExchangeRounds, DevicesOfACardAreOne) {
+  const std::vector<int> cards = {0, 0, 1, 1, 2, 2};
+  std::vector<ParcelBytes> parcels;
+  for (int to = 0; to < 6; ++to) {
+    for (int from = 0; from < 6; ++from) {
+      if (cards[static_cast<size_t>(from)] != cards[static_cast<size_t>(to)]) {
+        parcels.push_back({from, to, 64 * kKiB});
+      }
+    }
+  }
+  const Legs legs = legs_in_rounds(parcels, {}, cards);
+  expect_whole(parcels, legs);
+  EXPECT_DOUBLE_EQ(executed_s(legs, {1, 1, 1}, cards), 8 * 64 * kKiB);
+  EXPECT_EQ(legs.size(), parcels.size()) << "no parcel is divided";
+}
+
+// Parcels of a card that are no multiples of what parts are aligned to.
+TEST(ExchangeRounds, ParcelsOfACardBeginAligned) {
+  const std::vector<int> cards = {0, 0, 0, 1, 2};
+  const std::vector<ParcelBytes> parcels = {{0, 3, 1},      {1, 3, 100'001}, {2, 3, 63},
+                                            {0, 4, 70'007}, {3, 4, 5},       {4, 3, 90'001}};
+  for (const Rates& rates : {Rates(), Rates{1, 1, 1, 2, 3}}) {
+    const Legs legs = legs_in_rounds(parcels, rates, cards);
+    expect_whole(parcels, legs);
+    for (const ExchangeLeg& leg : legs) EXPECT_EQ(leg.first_byte % 64, 0);
+  }
+}
+
 TEST(ExchangeRounds, EqualRatesAreAsNone) {
   const Case drawn = random_case(3, false);
   const Legs with = legs_in_rounds(drawn.parcels, Rates(drawn.rates.size(), 7.0));
@@ -179,7 +213,7 @@ TEST(ExchangeRounds, AnyRatesCarryAll) {
   for (size_t d = 0; d < drawn.rates.size(); ++d) drawn.rates[d] = d % 2 == 0 ? 1e-6 : 1e6;
   drawn.parcels.front().bytes = 1;
   for (const int lanes : {1, kMostCardLanes}) {
-    expect_whole(drawn.parcels, legs_in_rounds(drawn.parcels, drawn.rates, lanes));
+    expect_whole(drawn.parcels, legs_in_rounds(drawn.parcels, drawn.rates, {}, lanes));
   }
 }
 
@@ -194,6 +228,42 @@ struct Ratios {
   double mean() const { return sum / count; }
 };
 
+// One to three devices have a card. Executed, against the bound of the busiest card.
+TEST(ExchangeRounds, ComeNearTheBoundOfTheBusiestCard) {
+  Ratios by_cards, by_devices;
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    std::vector<int> cards;
+    const int count = 3 + static_cast<int>(random() % 3);
+    for (int c = 0; c < count; ++c) cards.insert(cards.end(), 1 + random() % 3, c);
+    std::vector<ParcelBytes> parcels;
+    std::vector<double> sent(cards.size(), 0), taken = sent;  // [card]
+    for (int to = 0; to < std::ssize(cards); ++to) {
+      for (int from = 0; from < std::ssize(cards); ++from) {
+        const int from_card = cards[static_cast<size_t>(from)];
+        const int to_card = cards[static_cast<size_t>(to)];
+        if (from_card == to_card || random() % 5 == 0) continue;
+        parcels.push_back({from, to, kMiB + static_cast<int64_t>(random() % kMiB)});
+        sent[static_cast<size_t>(from_card)] += static_cast<double>(parcels.back().bytes);
+        taken[static_cast<size_t>(to_card)] += static_cast<double>(parcels.back().bytes);
+      }
+    }
+    const double bound_s =
+        std::max(*std::ranges::max_element(sent), *std::ranges::max_element(taken));
+    const Rates rates(static_cast<size_t>(count), 1.0);
+    const Legs legs = legs_in_rounds(parcels, {}, cards);
+    expect_whole(parcels, legs);
+    by_cards.add(executed_s(legs, rates, cards) / bound_s);
+    by_devices.add(executed_s(legs_in_rounds(parcels), rates, cards) / bound_s);
+    if (testing::Test::HasFailure()) return;
+  }
+  std::printf("rounds of cards %.3f x the bound (at most %.3f); of devices %.3f x (%.3f)\n",
+              by_cards.mean(), by_cards.largest, by_devices.mean(), by_devices.largest);
+  EXPECT_LT(by_cards.mean(), 1.05);
+  EXPECT_GT(by_devices.mean(), by_cards.mean());
+}
+
 // Executed, against the bounds.
 TEST(ExchangeRounds, ComeNearTheBounds) {
   for (const bool by_rate : {false, true}) {
@@ -202,7 +272,7 @@ TEST(ExchangeRounds, ComeNearTheBounds) {
       SCOPED_TRACE(testing::Message() << "seed " << seed);
       const Case drawn = random_case(seed, by_rate);
       const std::vector<int> count = card_lanes(drawn.rates).count;
-      const Legs with_one = legs_in_rounds(drawn.parcels, drawn.rates, 1);
+      const Legs with_one = legs_in_rounds(drawn.parcels, drawn.rates, {}, 1);
       const Legs with_several = legs_in_rounds(drawn.parcels, drawn.rates);
       for (const Legs& legs : {with_one, with_several}) expect_whole(drawn.parcels, legs);
       for (const ExchangeLeg& leg : with_one) EXPECT_EQ(leg.lane, 0);

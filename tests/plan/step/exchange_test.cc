@@ -166,12 +166,42 @@ TEST(Exchange, RoundsEndWithTheBusiestDevice) {
   }
 }
 
+// The units of time until all has come between ranks, if each card sends and takes one message
+// after the other.
+int64_t units_of_cards(const std::vector<Send>& sends, const std::vector<int>& card) {
+  std::array<int64_t, kDevices> sent{}, taken{};  // [card]
+  int64_t end = 0;
+  for (const Send& send : sends) {
+    const int from = card[static_cast<size_t>(send.from)], to = card[static_cast<size_t>(send.to)];
+    if (from == to) continue;
+    int64_t &leaves = sent[static_cast<size_t>(from)], &comes = taken[static_cast<size_t>(to)];
+    leaves = comes = std::max(leaves, comes) + send.bytes / kUnit;
+    end = std::max(end, comes);
+  }
+  return end;
+}
+
+// Three ranks, of which the first has devices 0 and 1. Between ranks its card sends five units and
+// takes five; the others' send and take three and four.
+TEST(Exchange, RoundsEndWithTheBusiestCard) {
+  RunShape shape = four_devices(ExchangeOrder::kRounds);
+  shape.device_rank = {0, 0, 1, 2};
+  EXPECT_TRUE(shape.exchange_nodes().cards().empty());
+  shape.shares_cards = true;
+  const ExchangeNodes nodes = shape.exchange_nodes();
+  const std::span<const int> cards = nodes.cards();
+  EXPECT_EQ(std::vector(cards.begin(), cards.end()), shape.device_rank);
+  for (const PageKind way : {PageKind::kInbound, PageKind::kOutbound}) {
+    EXPECT_EQ(units_of_cards(sends_of(shape, way), shape.device_rank), 5);
+  }
+}
+
 // Four ranks, the last of which has a card that is three times as fast, and an expert that all
 // choose: rows come to it from the three others side by side, and go back to each by its one lane.
 TEST(Exchange, AFastCardHasSeveralPartners) {
   RunShape shape = four_devices(ExchangeOrder::kRounds);
   shape.device_rank = {0, 1, 2, 3};
-  shape.card_rates = {10, 10, 10, 30};
+  shape.network_rates = {10, 10, 10, 30};
   LayerRouting routing(kDevices, std::vector<int64_t>(kDevices, 0));
   for (size_t b = 0; b < kDevices; ++b) {
     routing[b][b] = shape.microbatch_tokens;
@@ -198,9 +228,9 @@ TEST(Exchange, AFastCardHasSeveralPartners) {
   EXPECT_EQ(lanes_of(), std::pair(one, one));
   EXPECT_EQ(shape.in_lanes(3), 1);
   shape.exchange = ExchangeOrder::kRounds;
-  shape.card_rates = {10, 10, 10, 10};
+  shape.network_rates = {10, 10, 10, 10};
   EXPECT_EQ(lanes_of(), std::pair(one, one));
-  shape.card_rates = {};
+  shape.network_rates = {};
   EXPECT_EQ(lanes_of(), std::pair(one, one));
 }
 

@@ -69,7 +69,7 @@ void divide_into_ranks(std::mt19937& random, int ranks, RunShape& shape) {
   std::sort(shape.device_rank.begin(), shape.device_rank.end());
   // Half of the runs have network cards of unequal rates.
   for (int r = 0; r < ranks && shape.microbatch_tokens % 2 == 0; ++r) {
-    shape.card_rates.push_back(1 + 1.5 * (r % 3));
+    shape.network_rates.push_back(1 + 1.5 * (r % 3));
   }
 }
 
