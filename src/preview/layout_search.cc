@@ -309,14 +309,15 @@ void LayoutSearcher::improve_microbatch() {
   }
 }
 
-// Ordering the rounds of more devices takes long (plan/rounds/exchange_order.h).
+// Ordering the rounds of many devices takes long (plan/rounds/exchange_rounds.h); HALO does not.
 void LayoutSearcher::improve_exchange() {
-  constexpr int64_t kMostExchanging = 16;
+  constexpr int64_t kMostInRounds = 16;
   const RunConfig& config = improved_config();
-  if (config.parallel.exchange != ExchangeSetting::kAuto) return;
-  if (cluster_.nodes.size() < 2 || config.num_devices() > kMostExchanging) return;
+  if (config.parallel.exchange != ExchangeSetting::kAuto || cluster_.nodes.size() < 2) return;
   std::vector<Configs> variants;
   for (const ExchangeSetting exchange : {ExchangeSetting::kRounds, ExchangeSetting::kHalo}) {
+    const bool rounds = exchange == ExchangeSetting::kRounds;
+    if (rounds && config.num_devices() > kMostInRounds) continue;
     variants.push_back(changed(improved().configs,
                                [&](RunConfig& of_rank) { of_rank.parallel.exchange = exchange; }));
   }

@@ -7,8 +7,8 @@
 // 2, 4, 8 and 16, which may be of unequal size, as far as all devices have room for so many copies
 // of the weights. Of the fastest with zebra and the fastest without, if both are near each other,
 // the other orders are tried, on unequal nodes shares as a run would measure them and other
-// parallel.stage_layers, larger microbatches, and each parallel.exchange where the run leaves it
-// open. All are forecast with the tasks that
+// parallel.stage_layers, larger microbatches, and, where the run leaves it open, each
+// parallel.exchange (rounds of up to 16 devices). All are forecast with the tasks that
 // `train` runs (preview/run_forecast.h), so models with dense layers and nodes of any kinds are no
 // special case. Fewer layouts are tried where devices are many, of train.chunks the fewest and then
 // more, of copies one on each node and then more, and of zebra on equal nodes those whose experts

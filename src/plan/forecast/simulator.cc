@@ -29,6 +29,7 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, const Machin
 Simulator::Simulator(const RunShape* shape, const PageTable* pages, std::vector<Machine> machines)
     : shape_(*shape),
       pages_(*pages),
+      network_(&timeline_),
       routed_(static_cast<size_t>(shape->microbatches), Timeline::kNothing),
       indexed_(static_cast<size_t>(shape->devices), Timeline::kNothing) {
   CHECK(std::ssize(machines) == shape_.ranks(), "%zu machines", machines.size());
@@ -56,14 +57,12 @@ void Simulator::add_rank(Machine machine) {
   rank.drive_write = stream("drive writes");
   rank.checks = stream("checks of reads");
   if (shape_.ranks() > 1) {
-    rank.departures = timeline_.add_resource(1);
-    rank.arrivals = timeline_.add_resource(1);
     rank.arriving = stream("arriving pages");
     rank.sending = stream("leaving weights");
     const bool alike = shape_.network_rates.empty();
     const int lanes =
         alike ? 1 : card_lanes(shape_.network_rates).count[static_cast<size_t>(number)];
-    for (int n = 0; n < lanes; ++n) rank.leaving.push_back(stream("network"));
+    network_.add_card(rank.profile.network, "network" + suffix, lanes);
   }
   rank.disk_ready.assign(pages_.pages.size(), Timeline::kNothing);
   for (int d = rank.devices.first; d < rank.devices.end(); ++d) {
@@ -211,35 +210,20 @@ Simulator::Work Simulator::compute(const Task& task, const Cost& cost,
 // Moves what was sent to another device.
 Simulator::Sent Simulator::travel(const Task& send, Work sent, SlotState& source) {
   const int to = shape_.rank_of(send.peer);
-  if (to != rank_->number) return cross(send, ranks_[static_cast<size_t>(to)], sent);
-  const double seconds = rank_->profile.wire.seconds(static_cast<double>(send.bytes));
-  if (seconds <= 0) return {&source, sent};
-  const auto [wire, is_new] = wires_.try_emplace({send.device, send.peer}, 0);
-  if (is_new) wire->second = timeline_.add_stream(strf("wire %d to %d", send.device, send.peer));
-  return {&source, add(wire->second, Timeline::kNone, 0, seconds, {&sent, 1})};
-}
-
-// Moves it to another rank, at the rate of the slower card.
-Simulator::Sent Simulator::cross(const Task& send, const Rank& receiver, Work sent) {
-  const Cost &network = rank_->profile.network, &theirs = receiver.profile.network;
-  const auto bytes = static_cast<double>(send.bytes);
-  const double byte_s = std::max(network.unit_s, theirs.unit_s);
-  const auto part = [&](double unit_s) { return byte_s > 0 ? unit_s / byte_s : 1; };
-  const int lane = rank_->leaving[rank_->messages++ % rank_->leaving.size()];
-  const Work moves = add(lane, receiver.arrivals, part(theirs.unit_s), byte_s * bytes, {&sent, 1});
-  if (network.unit_s > 0) timeline_.take_too(moves, rank_->departures, part(network.unit_s));
-  note(moves, {0, network.unit_s, 0}, bytes, true);
+  const MachineProfile& profile = rank_->profile;
+  if (to == rank_->number) {
+    return {&source, network_.within(send.device, send.peer, profile.wire, send.bytes, sent)};
+  }
+  const SimulatedNetwork::Message message = network_.between(rank_->number, to, send.bytes, sent);
+  note(message.moves, {0, profile.network.unit_s, 0}, static_cast<double>(send.bytes), true);
   rank_->sent_bytes += send.bytes;
-  const Work ready = add(Timeline::kNone, Timeline::kNone, 0, network.fixed_s, {&moves, 1});
-  return {nullptr, ready, moves};
+  return {nullptr, message};
 }
 
 // Returns when what the task takes is there.
 Simulator::Work Simulator::expect(const Task& receive) {
   const Sent& sent = sent_[transfer_ends(shape_, receive)].front();
-  const bool by_lane = sent.moves != Timeline::kNothing && !shape_.network_rates.empty();
-  if (by_lane) timeline_.wait_too(sent.moves, timeline_.last(stream_of(receive)));
-  return sent.ready;
+  return network_.expect(sent.message, timeline_.last(stream_of(receive)));
 }
 
 namespace {
@@ -317,10 +301,10 @@ void Simulator::run(const Task& task) {
   if (sends(task.kind)) {
     const auto& [use, at] = all.uses.front();
     SlotState& source = slot_state(use.page, use.place, at);
-    const Sent message = travel(task, done, source);
+    const Sent sent = travel(task, done, source);
     // Another rank's memory is reached by the message, which is all that its end waits for.
-    if (message.source == nullptr) source.readers.push_back(message.ready);
-    sent_[transfer_ends(shape_, task)].push_back(message);
+    if (sent.source == nullptr) source.readers.push_back(sent.message.ready);
+    sent_[transfer_ends(shape_, task)].push_back(sent);
   } else if (receives(task.kind)) {
     std::deque<Sent>& way = sent_[transfer_ends(shape_, task)];
     if (way.front().source != nullptr) way.front().source->readers.push_back(done);

@@ -8,12 +8,8 @@
 //   const Simulated result = simulator.finish();
 //
 // Several ranks are simulated under one clock: each has a machine, with a residency, drives, cores
-// and a thread that issues. They meet in what they send each other. A message has its sender's
-// network card and its receiver's, at the rate of the slower one. Messages leave a card one behind
-// the other, or as many at a time as it has lanes, and what comes to a card at once shares it.
-// Where cards are known to be unequally fast (RunShape::network_rates), a message also begins no
-// sooner than its receiver's lane has come to it, as over a link: a lane that takes what one slow
-// card sends leaves the rest of a fast one idle.
+// and a thread that issues. They meet in what they send each other
+// (plan/forecast/simulated_network.h).
 //
 // Two things are left out: a drive may serve requests in another order than first come, first
 // served, and tasks that run beside each other disturb each other's caches.
@@ -28,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/forecast/simulated_network.h"
 #include "plan/forecast/timeline.h"
 #include "plan/machine/machine_profile.h"
 #include "plan/step/replay.h"
@@ -132,13 +129,10 @@ class Simulator {
     Replay replay;
     DeviceRange devices;
     int number;
-    // Resources; the last two with other ranks.
-    int cores = 0, drive_reads = 0, drive_writes = 0, departures = 0, arrivals = 0;
-    // Streams; the last three with other ranks.
+    int cores = 0, drive_reads = 0, drive_writes = 0;  // resources
+    // Streams; the last two with other ranks.
     int issuing = 0, optimizer = 0, page_reads = 0, page_writes = 0, drive_read = 0;
     int drive_write = 0, checks = 0, arriving = 0, sending = 0;
-    std::vector<int> leaving = {};                                // [lane of its card]
-    size_t messages = 0;                                          // they took these in turn
     std::vector<std::vector<std::vector<SlotState>>> slots = {};  // [class][place][slot]
     std::vector<Work> disk_ready = {};                            // [page]
     Joined joined = {};
@@ -148,8 +142,7 @@ class Simulator {
   // What was sent, on its way.
   struct Sent {
     SlotState* source = nullptr;  // nullptr: another rank's
-    Work ready = Timeline::kNothing;
-    Work moves = Timeline::kNothing;  // between cards
+    SimulatedNetwork::Message message = {};
   };
 
   void add_rank(Machine machine);
@@ -164,7 +157,6 @@ class Simulator {
   int stream_of(const Task& task) const;
   Work compute(const Task& task, const Cost& cost, const std::vector<Work>& after);
   Sent travel(const Task& send, Work sent, SlotState& source);
-  Sent cross(const Task& send, const Rank& receiver, Work sent);
   Work expect(const Task& receive);
   void learn(const StepPiece& piece);
   Work routed_at(int64_t layer, int64_t microbatch);
@@ -178,13 +170,13 @@ class Simulator {
   const RunShape& shape_;
   const PageTable& pages_;
   Timeline timeline_;
+  SimulatedNetwork network_;
   std::vector<Rank> ranks_;
   std::vector<Device> devices_;
   std::vector<Work> step_ends_;
   Rank* rank_ = nullptr;                                  // whose task is being issued
   const Task* task_ = nullptr;                            // the task that is being issued
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
-  std::map<std::pair<int, int>, int> wires_;              // [from, to] streams
   std::vector<Work> routed_;   // [microbatch] its newest kRoute or kRouteReplay
   std::vector<Work> indexed_;  // [device] its newest kIndex
   std::vector<std::pair<Work, SimulatedWork>> noted_;

@@ -170,14 +170,15 @@ TEST(SimulatedRanks, SendWhatTheirTasksSayOneBehindTheOther) {
 // byte a microsecond, rank 2 one of two.
 class HandMade {
  public:
-  explicit HandMade(std::vector<double> network_rates) {
+  explicit HandMade(std::vector<double> network_rates,
+                    ExchangeOrder order = ExchangeOrder::kRounds) {
     std::mt19937 random(3);
     RunShape shape;
     do {
       shape = random_shape(random, 3);
     } while (std::ssize(shape.attending_devices()) < 3);
     shape.device_rank = {0, 1, 2};
-    shape.exchange = ExchangeOrder::kRounds;
+    shape.exchange = order;
     shape.network_rates = std::move(network_rates);
     for (int r = 0; r < 3; ++r) ranks_.push_back(std::make_unique<Rank>(shape, r, true));
     pieces_.resize(3);
@@ -240,11 +241,22 @@ TEST(SimulatedRanks, AFastCardTakesFromSeveralByLanes) {
   EXPECT_NEAR(by_one.makespan_s(), 2, 1e-9) << "a slow card leaves half of the fast one idle";
 }
 
+// Also where cards are not known to differ.
+TEST(SimulatedRanks, ALaneTakesOneBehindTheOther) {
+  HandMade run({});
+  run.carry(0, 2, 1'000'000);
+  run.carry(1, 2, 1'000'000);
+  EXPECT_NEAR(run.makespan_s(), 2, 1e-9);
+}
+
+// In rounds, and in an order in which each lane takes from one at a time.
 TEST(SimulatedRanks, AFastCardSendsToSeveral) {
-  HandMade run({10, 10, 20});
-  run.carry(2, 0, 1'000'000);
-  run.carry(2, 1, 1'000'000);
-  EXPECT_NEAR(run.makespan_s(), 1, 1e-9);
+  for (const ExchangeOrder order : {ExchangeOrder::kRounds, ExchangeOrder::kFlat}) {
+    HandMade run({10, 10, 20}, order);
+    run.carry(2, 0, 1'000'000);
+    run.carry(2, 1, 1'000'000);
+    EXPECT_NEAR(run.makespan_s(), 1, 1e-9);
+  }
 }
 
 // A slow one is as slow in either direction, and sends one behind the other.
