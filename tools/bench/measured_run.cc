@@ -224,13 +224,17 @@ void MeasuredRun::measure(int steps) {
   step();
   step_s_ = cpu_s_ = issuing_s_ = 0;
   step_seconds_.clear();
+  step_ends_.clear();
   auto times = std::make_unique<TaskTimes>(&session.shape());
   session.executor().time_tasks(times.get());
   times_ = std::move(times);
   const Pager::Counters before = session.pager().counters();
   const std::vector<double> busy_before = busy_so_far(session);
   const Link::Count sent_before = sent_so_far(session);
-  for (int i = 0; i < steps; ++i) step();
+  for (int i = 0; i < steps; ++i) {
+    step();
+    step_ends_.push_back({times_->devices(), monotonic_us()});
+  }
   for (double* seconds : {&step_s_, &cpu_s_, &issuing_s_}) *seconds /= steps;
   const Pager::Counters after = session.pager().counters();
   read_bytes_ = (after.fetch_bytes - before.fetch_bytes) / steps;

@@ -62,6 +62,12 @@ class MeasuredRun {
   int64_t written_bytes() const { return written_bytes_; }
   const TaskTimes& times() const { return *times_; }  // of all steps that count
   int64_t steps() const { return std::ssize(routings_) - 1; }
+  // Where the timing stood at the end of a step.
+  struct StepEnd {
+    std::vector<TaskTimes::OfDevice> devices;  // so far
+    int64_t at_us = 0;
+  };
+  const std::vector<StepEnd>& step_ends() const { return step_ends_; }  // of all that count
   // The timing, simulated with the routing it had.
   struct Replayed {
     double step_s = 0;                        // of a step on average
@@ -84,6 +90,7 @@ class MeasuredRun {
   std::vector<Routing> routings_;
   double step_s_ = 0, cpu_s_ = 0, issuing_s_ = 0;
   std::vector<double> step_seconds_, busy_s_;
+  std::vector<StepEnd> step_ends_;
   Link::Count sent_;
   int64_t read_bytes_ = 0, written_bytes_ = 0;
 };

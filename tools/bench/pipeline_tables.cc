@@ -1,14 +1,23 @@
 // Pipelines of stages, executed on slowed CPU devices (parallel.layout = "pipeline"). Not
 // installed.
 //
-//   pipeline_tables [DIR] [--only idle,memory,paged] [--steps N] [--tiny]
+//   pipeline_tables [DIR] [--only idle,four,equal,memory,paged] [--steps N] [--tiny]
 //                                       pages go to a new folder in DIR, removed at the end
 //
 //   idle   each order with 1 to 16 chunks: a step beside the recurrence of pipeline schedules with
-//          the forward and backward that each stage was measured to take, and how long stages idle.
-//          Beside it what equal stages would (Piper II-C: (PP - 1) / (M + PP - 1) of a step). The
-//          recurrence of breadth first is GPipe's, which takes a stage's layers one behind the
-//          other; with layers dealt in turns, later stages begin sooner.
+//          the forward and backward that each stage was measured to take for each chunk, and how
+//          long stages idle in both, a stage on average. Beside it what equal stages would (Piper
+//          II-C: (PP - 1) / (M + PP - 1) of a step). Idle is what is no stage's forward or
+//          backward: where it waits for others, the beginning of a step and its end. `within` is
+//          what the stages' streams wait within these, of a step, for routing to be read back, rows
+//          to be indexed or weights to be updated; `end`, what the last stage's end is before the
+//          step's, whose gradients' norm is taken then. `well`: idle takes at most 1.10 times as
+//          long as by the recurrence, or 2 % of a step longer. The recurrence of breadth first is
+//          GPipe's, which takes a stage's layers one behind the other; with layers dealt in turns,
+//          later stages begin sooner.
+//   four   the same of four stages of a smaller model
+//   equal  the same of two stages without a head worth mentioning, which are as good as equal;
+//          `well`: as long as by the formula instead
 //   memory of each stage, in each order: most bytes of pages in its device's slots, planned with
 //          even routing, and as the pager counted them when it took the slots
 //   paged  the orders with equal small budgets: seconds and bytes read and written in a step
@@ -33,6 +42,14 @@ namespace {
 
 constexpr Throttle kSlow{8, 8};
 
+// What is trained in stages, of a device each.
+struct Staged {
+  int stages = 2;
+  int64_t layers = 4, hidden_size = 256, vocabulary = 512;
+  Throttle slowed = kSlow;
+  int64_t experts_per_token = 2, expert_width = 2;  // width: hidden units over the hidden size
+};
+
 struct Setting {
   std::string directory;
   std::unique_ptr<Storage> storage;
@@ -49,77 +66,120 @@ constexpr Order kOrders[] = {{"gpipe", PipelineOrder::kGpipe},
                              {"1f1b", PipelineOrder::kOneForwardOneBackward},
                              {"breadth first", PipelineOrder::kBreadthFirst}};
 
-RandomModel model_of(const Setting& setting, int64_t layers) {
-  const int64_t d = setting.tiny ? 64 : 256;
-  return {.layers = layers,
+RandomModel model_of(const Setting& setting, const Staged& staged) {
+  const int64_t d = setting.tiny ? 64 : staged.hidden_size;
+  return {.layers = staged.layers,
           .hidden_size = d,
           .heads = 8,
           .kv_heads = 4,
           .head_dim = d / 8,
           .experts = 16,
-          .experts_per_token = 2,
-          .expert_size = 2 * d,
-          .vocab_size = 512,
+          .experts_per_token = staged.experts_per_token,
+          .expert_size = staged.expert_width * d,
+          .vocab_size = staged.vocabulary,
           .initializer_range = 0.02};
 }
 
-HfFolder random_model(const Setting& setting, const std::string& name, int64_t layers) {
+HfFolder random_model(const Setting& setting, const std::string& name, const Staged& staged) {
   const std::string folder = setting.directory + "/" + name;
   CHECK(std::filesystem::create_directory(folder), "%s exists", folder.c_str());
-  return make_random_model(folder, model_of(setting, layers));
+  return make_random_model(folder, model_of(setting, staged));
 }
 
-SessionOptions options_of(Setting& setting, int stages, PipelineOrder order, int64_t chunks,
-                          int64_t row_tokens) {
+SessionOptions options_of(Setting& setting, const Staged& staged, PipelineOrder order,
+                          int64_t chunks, int64_t row_tokens) {
   SessionOptions options = roomy_options(
       setting.directory + "/store", strf("run-%d", ++setting.files), chunks, row_tokens, false);
   options.optimizer_threads = 1;
-  options.devices.assign(static_cast<size_t>(stages), DeviceSetup{1, kSlow});
+  options.devices.assign(static_cast<size_t>(staged.stages), DeviceSetup{1, staged.slowed});
   options.size.sums.chunks = chunks;
-  options.stages = stages;
+  options.stages = staged.stages;
   options.pipeline_order = order;
-  options.size.pages_expert_sums = options.size.sums.pages_expert_sums(stages > 1);
-  options.deal_attention(stages);
+  options.size.pages_expert_sums = options.size.sums.pages_expert_sums(staged.stages > 1);
+  options.deal_attention(staged.stages);
   return options;
 }
 
-// The end of a step whose stages take what they were measured to take.
-double recurrence_s(const MeasuredRun& run, const Order& order, int64_t chunks) {
-  std::vector<StageSeconds> stages;
-  const double passes = static_cast<double>(run.steps()) * static_cast<double>(chunks);
-  for (int d = 0; d < run.session().shape().devices; ++d) {
-    const auto& of = run.times().devices()[static_cast<size_t>(d)].phase_s;
-    stages.push_back({of[static_cast<size_t>(Phase::kForward)] / passes,
-                      of[static_cast<size_t>(Phase::kBackward)] / passes});
+// Seconds of steps, added up; those of stages are a stage's on average.
+struct Idle {
+  double step_s = 0, least_s = 0;  // least: by the recurrence
+  double works_s = 0;              // a stage's forwards and backwards
+  double within_s = 0, end_s = 0;  // as above
+
+  double idle() const { return (step_s - works_s) / step_s; }  // parts of a step
+  double least_idle() const { return (least_s - works_s) / step_s; }
+  bool well(double should) const { return idle() <= 1.10 * should || idle() <= should + 0.02; }
+};
+
+// Adds a step of the timing. Weights are updated before their first forward, and what a stage does
+// for that belongs to it.
+void add_step(const MeasuredRun& run, PipelineOrder order, size_t step, Idle& idle) {
+  const RunShape& shape = run.session().shape();
+  const MeasuredRun::StepEnd& end = run.step_ends()[step];
+  std::vector<std::vector<StageSeconds>> parts(end.devices.size());
+  int64_t last_us = 0;
+  for (size_t d = 0; d < parts.size(); ++d) {
+    const auto seconds = [&](int64_t chunk, Phase phase, double TaskTimes::OfRound::*of) {
+      const auto at = [&](size_t s) {
+        const TaskTimes::OfDevice& device = run.step_ends()[s].devices[d];
+        return device.rounds[static_cast<size_t>(chunk)][static_cast<size_t>(phase)].*of;
+      };
+      return step == 0 ? at(0) : at(step) - at(step - 1);
+    };
+    const auto both = [&](int64_t chunk, Phase phase) {
+      const double between_s = seconds(chunk, phase, &TaskTimes::OfRound::between_s);
+      idle.within_s += between_s / static_cast<double>(parts.size());
+      return seconds(chunk, phase, &TaskTimes::OfRound::tasks_s) + between_s;
+    };
+    for (int64_t chunk = 0; chunk < shape.sums.chunks; ++chunk) {
+      const double updates_s = both(chunk, Phase::kOptimize);
+      parts[d].push_back({updates_s + both(chunk, Phase::kForward), both(chunk, Phase::kBackward)});
+      const StageSeconds& part = parts[d].back();
+      idle.works_s += (part.forward_s + part.backward_s) / static_cast<double>(parts.size());
+    }
+    last_us = std::max(last_us, end.devices[d].end_us);
   }
-  const bool alternates = order.order == PipelineOrder::kOneForwardOneBackward;
+  const bool alternates = order == PipelineOrder::kOneForwardOneBackward;
   const std::vector<double> ends_s = pipeline_ends_s(
-      alternates ? PipelineOrder::kOneForwardOneBackward : PipelineOrder::kGpipe, stages, chunks);
-  return *std::max_element(ends_s.begin(), ends_s.end());
+      alternates ? PipelineOrder::kOneForwardOneBackward : PipelineOrder::kGpipe, parts);
+  idle.least_s += *std::max_element(ends_s.begin(), ends_s.end());
+  idle.step_s += run.step_seconds()[step];
+  idle.end_s += 1e-6 * static_cast<double>(end.at_us - last_us);
 }
 
-void idle(Setting& setting) {
-  const int stages = 2;
-  const int64_t layers = setting.tiny ? 2 : 4;
-  const HfFolder folder = random_model(setting, "idle", layers);
+// `equal`: idle is held against the formula.
+void idle(Setting& setting, const char* name, Staged staged, std::vector<int64_t> chunks,
+          bool equal) {
+  if (setting.tiny) {
+    staged.layers = staged.stages;
+    chunks.resize(1);
+  }
+  const HfFolder folder = random_model(setting, name, staged);
   std::printf(
-      "\nIdle: %d stages of cpu/8, %lld layers\n"
-      "  order          chunks   s/step  recurrence   ratio   idle %%  recurrence %%  formula %%\n",
-      stages, (long long)layers);
-  for (const int64_t chunks : {1, 2, 4, 8, 16}) {
-    if (setting.tiny && chunks > 2) break;
+      "\nIdle: %d stages of cpu/%.0f, %lld layers, hidden size %lld, vocabulary of %lld\n"
+      "  order          chunks   s/step  recurrence  idle %%  recurrence %%  formula %%   ratio  "
+      "%% more  within %%  end %%  well\n",
+      staged.stages, staged.slowed.rest, (long long)staged.layers,
+      (long long)model_of(setting, staged).hidden_size, (long long)staged.vocabulary);
+  for (const int64_t m : chunks) {
     for (const Order& order : kOrders) {
       MeasuredRun run(folder, setting.storage.get(),
-                      options_of(setting, stages, order.order, chunks, setting.tiny ? 16 : 128));
+                      options_of(setting, staged, order.order, m, setting.tiny ? 16 : 128));
       run.measure(setting.steps);
-      double busy_s = 0;
-      for (const double of_stage : run.busy_s()) busy_s += of_stage / stages;
-      const double end_s = recurrence_s(run, order, chunks);
-      const auto m = static_cast<double>(chunks);
-      std::printf("  %-14s %6lld  %7.4f    %8.4f  %6.3f   %6.1f        %6.1f     %6.1f\n",
-                  order.name, (long long)chunks, run.step_s(), end_s, run.step_s() / end_s,
-                  100 * (1 - busy_s / run.step_s()), 100 * (1 - busy_s / end_s),
-                  100 * (stages - 1) / (m + stages - 1));
+      Idle found;
+      for (size_t step = 0; step < run.step_ends().size(); ++step) {
+        add_step(run, order.order, step, found);
+      }
+      const double formula =
+          static_cast<double>(staged.stages - 1) / static_cast<double>(m + staged.stages - 1);
+      const double should = equal ? formula : found.least_idle();
+      std::printf(
+          "  %-14s %6lld  %7.4f    %8.4f  %6.1f        %6.1f     %6.1f  %6.2f  %6.1f    %6.1f "
+          "%6.1f   %s\n",
+          order.name, (long long)m, found.step_s / setting.steps, found.least_s / setting.steps,
+          100 * found.idle(), 100 * found.least_idle(), 100 * formula, found.idle() / should,
+          100 * (found.idle() - should), 100 * found.within_s / found.step_s,
+          100 * found.end_s / found.step_s, found.well(should) ? "yes" : "no");
       std::fflush(stdout);
     }
   }
@@ -127,19 +187,19 @@ void idle(Setting& setting) {
 
 // Nothing pages: what is in slots is what a stage needs.
 void memory(Setting& setting) {
-  const int stages = 2;
-  const int64_t layers = setting.tiny ? 2 : 8, chunks = setting.tiny ? 2 : 8;
-  const HfFolder folder = random_model(setting, "memory", layers);
+  const Staged staged{.layers = setting.tiny ? 2 : 8};
+  const int64_t chunks = setting.tiny ? 2 : 8;
+  const HfFolder folder = random_model(setting, "memory", staged);
   std::printf(
       "\nMemory: %d stages, %lld layers, %lld chunks, most bytes of pages on a device\n"
       "  order          stage       planned      executed\n",
-      stages, (long long)layers, (long long)chunks);
+      staged.stages, (long long)staged.layers, (long long)chunks);
   for (const Order& order : kOrders) {
     MeasuredRun run(folder, setting.storage.get(),
-                    options_of(setting, stages, order.order, chunks, setting.tiny ? 16 : 128));
+                    options_of(setting, staged, order.order, chunks, setting.tiny ? 16 : 128));
     run.measure(1);
     const EvenStep even = simulate_even(run.session(), MachineProfile());
-    for (int d = 0; d < stages; ++d) {
+    for (int d = 0; d < staged.stages; ++d) {
       const int64_t executed = run.session().pager().peak_bytes(Place::on_device(d));
       std::printf("  %-14s %5d  %12lld  %12lld\n", order.name, d,
                   (long long)even.peak_on_device[static_cast<size_t>(d)], (long long)executed);
@@ -151,13 +211,13 @@ void memory(Setting& setting) {
 // In budgets that are the least of an order: those which take a chunk through a stage at a time
 // need more, as the sums of all of its layers wait side by side.
 void paged(Setting& setting) {
-  const int stages = 2;
-  const int64_t layers = 4, chunks = setting.tiny ? 2 : 8;
-  const HfFolder folder = random_model(setting, "paged", layers);
+  const Staged staged;
+  const int64_t chunks = setting.tiny ? 2 : 8;
+  const HfFolder folder = random_model(setting, "paged", staged);
   std::vector<MemoryPlan> least;
   for (const Order& order : kOrders) {
     least.push_back(
-        need(Session::plan(folder.config(), options_of(setting, stages, order.order, chunks,
+        need(Session::plan(folder.config(), options_of(setting, staged, order.order, chunks,
                                                        setting.tiny ? 16 : 64))));
   }
   const int64_t device =
@@ -167,10 +227,10 @@ void paged(Setting& setting) {
   std::printf(
       "\nPaged: %d stages of cpu/8, %lld layers, %lld chunks, %.1f MB on a device and %.1f in the "
       "host\n  order            s/step   MB read   MB written   least on a device, in the host\n",
-      stages, (long long)layers, (long long)chunks, mb(device), mb(host));
+      staged.stages, (long long)staged.layers, (long long)chunks, mb(device), mb(host));
   for (size_t i = 0; i < std::size(kOrders); ++i) {
     SessionOptions options =
-        options_of(setting, stages, kOrders[i].order, chunks, setting.tiny ? 16 : 64);
+        options_of(setting, staged, kOrders[i].order, chunks, setting.tiny ? 16 : 64);
     options.device_bytes = device;
     options.host_bytes = host;
     MeasuredRun run(folder, setting.storage.get(), options);
@@ -188,7 +248,7 @@ void paged(Setting& setting) {
 int main(int argc, char** argv) {
   using namespace pagoda;
   Setting setting;
-  std::string directory = ".", only = "idle,memory,paged";
+  std::string directory = ".", only = "idle,four,equal,memory,paged";
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--tiny") == 0) {
       setting.tiny = true;
@@ -207,7 +267,17 @@ int main(int argc, char** argv) {
   setting.directory = directory + strf("/pipeline-tables-%d", static_cast<int>(getpid()));
   std::filesystem::create_directories(setting.directory);
   setting.storage = need(open_storage(IoKind::kAuto, setting.directory));
-  if (only.find("idle") != std::string::npos) idle(setting);
+  const std::vector<int64_t> all_chunks = {1, 2, 4, 8, 16};
+  if (only.find("idle") != std::string::npos) idle(setting, "idle", {}, all_chunks, false);
+  if (only.find("four") != std::string::npos) {
+    idle(setting, "four", {4, 8, 128, 512, {16, 16}}, {2, 8, 16}, false);
+  }
+  if (only.find("equal") != std::string::npos) {
+    // The least vocabulary there is: a head is a fiftieth of a stage's products.
+    const Staged headless{
+        .hidden_size = 64, .vocabulary = 257, .experts_per_token = 8, .expert_width = 4};
+    idle(setting, "equal", headless, all_chunks, true);
+  }
   if (only.find("memory") != std::string::npos) memory(setting);
   if (only.find("paged") != std::string::npos) paged(setting);
   setting.storage.reset();

@@ -16,17 +16,18 @@
 
 namespace pagoda {
 
-// The time of a stage for one chunk.
+// The time of a stage for a chunk.
 struct StageSeconds {
   double forward_s = 0;
   double backward_s = 0;
 };
 
-// [stage] when it ends, in seconds. REQUIRES: kGpipe or kOneForwardOneBackward. O(P^2 M).
+// [stage] when it ends, in seconds. `parts`: [stage][chunk]. REQUIRES: kGpipe or
+// kOneForwardOneBackward; equally many chunks. O(P^2 M).
 inline std::vector<double> pipeline_ends_s(PipelineOrder order,
-                                           std::span<const StageSeconds> stages, int64_t chunks) {
+                                           const std::vector<std::vector<StageSeconds>>& parts) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
-  const size_t count = stages.size(), all = static_cast<size_t>(chunks);
+  const size_t count = parts.size(), all = parts.front().size();
   std::vector<std::vector<double>> forward(count, std::vector<double>(all, kNever));
   std::vector<std::vector<double>> backward = forward;
   std::vector<double> end_s(count, 0);
@@ -44,14 +45,22 @@ inline std::vector<double> pipeline_ends_s(PipelineOrder order,
         ready_s = s + 1 < count ? backward[s + 1][b] : forward[s][b];
       }
       if (ready_s == kNever) continue;
-      end_s[s] =
-          std::max(end_s[s], ready_s) + (goes_forward ? stages[s].forward_s : stages[s].backward_s);
+      const double part_s = goes_forward ? parts[s][f].forward_s : parts[s][b].backward_s;
+      end_s[s] = std::max(end_s[s], ready_s) + part_s;
       (goes_forward ? forward[s][f] : backward[s][b]) = end_s[s];
       ++(goes_forward ? forwards[s] : backwards[s]);
       ++done;
     }
   }
   return end_s;
+}
+
+// The same of chunks that are all alike.
+inline std::vector<double> pipeline_ends_s(PipelineOrder order,
+                                           std::span<const StageSeconds> stages, int64_t chunks) {
+  std::vector<std::vector<StageSeconds>> parts;
+  for (const StageSeconds& stage : stages) parts.emplace_back(static_cast<size_t>(chunks), stage);
+  return pipeline_ends_s(order, parts);
 }
 
 }  // namespace pagoda
