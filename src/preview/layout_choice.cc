@@ -8,16 +8,24 @@
 #include "preview/run_forecast.h"
 
 namespace pagoda {
-namespace {
 
-bool measured(const ModelSizes& model, const MachineSheet& sheet, const RunConfig& config) {
+bool has_profile_of(const ModelSizes& model, const MachineSheet& sheet, const RunConfig& config) {
   const std::string key =
       profile_key(model.shape, config.train.micro_batch_tokens, config.data.sequence_len);
   const std::vector<ListedDevice> devices = config.devices();
-  return std::all_of(devices.begin(), devices.end(), [&](const ListedDevice& device) {
-    return measured_costs(sheet.profile, key, device.text()).has_value();
-  });
+  return !devices.empty() &&
+         std::all_of(devices.begin(), devices.end(), [&](const ListedDevice& device) {
+           return measured_costs(sheet.profile, key, device.text()).has_value();
+         });
 }
+
+bool any_has_profile_of(const ModelSizes& model, const ClusterSheet& cluster,
+                        const RunConfig& config) {
+  return std::ranges::any_of(
+      cluster.nodes, [&](const MachineSheet& node) { return has_profile_of(model, node, config); });
+}
+
+namespace {
 
 // 0: it does not fit.
 Result<double> step_s(const ModelSizes& model, const MachineSheet& sheet, const RunConfig& config) {
@@ -38,7 +46,7 @@ Result<LayoutChoice> choose_layout(const ModelSizes& model, const MachineSheet& 
   RunConfig zebra = config, experts = config;
   zebra.parallel.layout = LayoutKind::kZebra;
   experts.parallel.layout = LayoutKind::kExperts;
-  if (!check_zebra_run(zebra).ok() || !measured(model, sheet, config)) return choice;
+  if (!check_zebra_run(zebra).ok() || !has_profile_of(model, sheet, config)) return choice;
   choice.simulated = true;
   ASSIGN_OR_RETURN(choice.zebra_s, step_s(model, sheet, zebra));
   ASSIGN_OR_RETURN(choice.experts_s, step_s(model, sheet, experts));

@@ -8,6 +8,12 @@
 
 namespace pagoda {
 
+// Whether the sheet has measured what tasks of the run's sizes take on all of its devices.
+bool has_profile_of(const ModelSizes& model, const MachineSheet& sheet, const RunConfig& config);
+// Whether one of the nodes has.
+bool any_has_profile_of(const ModelSizes& model, const ClusterSheet& cluster,
+                        const RunConfig& config);
+
 // Simulated steps of both layouts; 0: one that does not fit, or neither was simulated.
 struct LayoutChoice {
   double zebra_s = 0, experts_s = 0;

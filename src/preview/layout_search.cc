@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "config/option_value.h"
+#include "preview/few_layers.h"
+#include "preview/layout_choice.h"
 #include "preview/planned_layout.h"
 #include "preview/stage_balance.h"
 
@@ -302,8 +304,9 @@ void LayoutSearcher::improve_chunks() {
   }
 }
 
-// Doubles it while that helps.
+// Doubles it while that helps, unless it alone was measured.
 void LayoutSearcher::improve_microbatch() {
+  if (any_has_profile_of(model_, cluster_, improved_config())) return;
   const auto twice = [](RunConfig& config) { config.train.micro_batch_tokens *= 2; };
   while (improve({changed(improved().configs, twice)})) {
   }
@@ -316,8 +319,7 @@ void LayoutSearcher::improve_exchange() {
   if (config.parallel.exchange != ExchangeSetting::kAuto || cluster_.nodes.size() < 2) return;
   std::vector<Configs> variants;
   for (const ExchangeSetting exchange : {ExchangeSetting::kRounds, ExchangeSetting::kHalo}) {
-    const bool rounds = exchange == ExchangeSetting::kRounds;
-    if (rounds && config.num_devices() > kMostInRounds) continue;
+    if (exchange == ExchangeSetting::kRounds && config.num_devices() > kMostInRounds) continue;
     variants.push_back(changed(improved().configs,
                                [&](RunConfig& of_rank) { of_rank.parallel.exchange = exchange; }));
   }

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
 #include "base/bytes.h"
+#include "plan/machine/device_profile.h"
+#include "preview/layout_search.h"
+#include "preview/this_machine.h"
 #include "preview/zebra_choice.h"
 #include "tools/bench/task_pauses.h"
 
@@ -86,7 +90,7 @@ SessionOptions LayoutRace::options(const Layout& layout, const std::string& file
   options.devices.clear();
   for (const Throttle& throttle : layout.devices) options.devices.push_back({1, throttle});
   options.size.sums.chunks = layout.chunks;
-  options.size.sums.shards = default_shards(options.size.microbatches / layout.chunks);
+  options.size.sums.shards = shards_of(layout);
   if (layout.copies > 1) options.size.sums.expert_shards = options.size.sums.shards;
   options.stages = layout.stages;
   options.copies = layout.copies;
@@ -98,6 +102,7 @@ SessionOptions LayoutRace::options(const Layout& layout, const std::string& file
   options.offloaded = layout.offloaded;
   // Where devices have room for everything, rows that came for the forward stay for the backward.
   options.kept_rows = step_.width * step_.row_tokens * step_.model.experts_per_token;
+  options.stage_layers = layout.stage_layers;
   options.order = layout.order;
   options.shares = layout.shares;
   options.seats_by_step = true;
@@ -146,10 +151,72 @@ SlowLink::Speed LayoutRace::wire_for(const Layout& layout, double part_of_step) 
           .bytes_per_s = wire_bytes(*trial) / (part_of_step * trial->step_s())};
 }
 
-void LayoutRace::add(const Layout& layout) {
+void LayoutRace::add(Layout layout) {
   reference({layout.devices.front()});
   reference(layout.devices);
-  entries_.push_back({layout, make_run(layout)});
+  layout.shards = shards_of(layout);
+  std::unique_ptr<MeasuredRun> run = make_run(layout);
+  entries_.push_back({std::move(layout), std::move(run)});
+}
+
+int64_t LayoutRace::shards_of(const Layout& layout) const {
+  return layout.shards > 0 ? layout.shards
+                           : default_shards(step_.chunks * step_.width / layout.chunks);
+}
+
+// A machine that takes what the devices took, and copies as fast.
+MachineSheet LayoutRace::sheet_of(const RunConfig& config, const std::vector<Throttle>& devices) {
+  const MachineProfile measured = profile_on(devices, {});
+  MachineSheet sheet = this_machine_sheet();
+  sheet.host.cores = measured.cores;
+  sheet.host.copy_gb_s = 1e-9 / measured.upload.unit_s;
+  sheet.host.checksum_gb_s = 1e-9 / measured.checksum.unit_s;
+  sheet.profile.model = profile_key(model_shape(folder_.config()), config.train.micro_batch_tokens,
+                                    config.data.sequence_len);
+  const std::vector<ListedDevice> listed = config.devices();
+  for (size_t d = 0; d < listed.size(); ++d) {
+    const std::string name = listed[d].text();
+    if (std::ranges::count(sheet.profile.devices, name) > 0) continue;
+    MeasuredCosts costs;
+    for (size_t kind = 0; kind < costs.size(); ++kind) {
+      const Cost& cost = measured.device_tasks[d][kind];
+      if (cost.seconds(1) > 0) costs[kind] = cost;
+    }
+    add_device(name, costs, sheet.profile);
+  }
+  return sheet;
+}
+
+std::optional<Layout> LayoutRace::search(std::string name, const std::vector<Throttle>& devices) {
+  RunConfig config;
+  config.data.sequence_len = config.train.micro_batch_tokens = step_.row_tokens;
+  config.train.tokens_per_step = step_.tokens();
+  config.train.save_steps = 0;
+  config.train.devices.clear();
+  for (const Throttle& device : devices) config.train.devices.push_back(names_of({device}));
+  config.total_devices = std::ssize(devices);
+  config.memory.device = config.memory.host = MemorySize::of_bytes(8 * kGiB);
+  ClusterSheet cluster;
+  cluster.network.gb_s = 1;  // to other machines, of which there is none
+  cluster.nodes = {sheet_of(config, devices)};
+  const ModelSizes model = need(read_model_sizes(directory_ + "/model"));
+  const LayoutSearch found = search_layouts(model, {&config, 1}, cluster, kFinePlan);
+  if (found.runs.empty()) return {};
+  const RunConfig& best = found.runs.front().configs.front();
+  Layout layout{.name = std::move(name), .devices = devices, .stages = best.stages()};
+  layout.copies = best.copies();
+  layout.pipeline = best.parallel.order;
+  layout.zebra = best.zebra();
+  layout.attention_devices = best.attention_devices(std::ssize(devices));
+  layout.chunks = best.train.chunks;
+  layout.shares = best.parallel.shares;
+  layout.lags = best.lags();
+  layout.offloaded = best.offloaded();
+  layout.shards = best.sums().shards;
+  layout.stage_layers = best.stage_layers();
+  std::printf("\nThe search tried %lld layouts: %s\n", (long long)found.tried,
+              found.runs.front().text().c_str());
+  return layout;
 }
 
 void LayoutRace::draw_for(const std::string& name, BatchSource batches) {

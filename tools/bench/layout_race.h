@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "config/run_config.h"
+#include "plan/machine/machine_sheet.h"
 #include "plan/step/action.h"
 #include "plan/zebra/zebra_search.h"
 #include "tools/bench/measured_run.h"
@@ -42,6 +44,9 @@ struct Layout {
   ShareKind shares = ShareKind::kSpeed;
   Lags lags = {};
   std::vector<int64_t> offloaded = {0};
+  // RunSetup's; 0: the run's default, which add() makes a number of.
+  int64_t shards = 0;
+  std::vector<int64_t> stage_layers = {};
   std::shared_ptr<const ActionList> order = {};
   SlowLink::Speed wire = {};  // of each two devices; no rate: as fast as memory
 };
@@ -83,13 +88,17 @@ class LayoutRace {
   // Gives a layout of zebra its chunks, lags and, by Asym-EA, kept experts, chosen by the costs of
   // its devices.
   Layout plan_zebra(Layout layout, bool asym_ea);
+  // The layout that `plan --cluster` finds for such devices in a machine, whose costs of tasks are
+  // what they took in the newest round; none: no layout fits. REQUIRES: one of these devices was
+  // added.
+  std::optional<Layout> search(std::string name, const std::vector<Throttle>& devices);
   // Wires that work for about this part of the layout's step, on average.
   SlowLink::Speed wire_for(const Layout& layout, double part_of_step);
   // The seconds of chunks on the devices of a layout.
   ActionTimes times_of(const Layout& layout);
   RunShape shape_of(const Layout& layout) const;
 
-  void add(const Layout& layout);
+  void add(Layout layout);
   // Where the batches of a layout come from; even_batch() until then.
   void draw_for(const std::string& name, BatchSource batches);
   // A round is repeated as often at most.
@@ -112,6 +121,7 @@ class LayoutRace {
     std::vector<double> step_seconds = {}, simulated_seconds = {};
   };
   SessionOptions options(const Layout& layout, const std::string& file) const;
+  int64_t shards_of(const Layout& layout) const;
   std::unique_ptr<MeasuredRun> make_run(const Layout& layout);
   const Entry& entry(const std::string& name) const;
   // A run with half of the step's microbatches, or one for each device. On one device it tells of
@@ -134,6 +144,7 @@ class LayoutRace {
   // Whether others used the cores.
   bool shared() const;
   MachineProfile profile_on(const std::vector<Throttle>& devices, const SlowLink::Speed& link);
+  MachineSheet sheet_of(const RunConfig& config, const std::vector<Throttle>& devices);
   LayoutTimes time_entry(Entry& entry);
 
   std::string directory_;

@@ -12,9 +12,13 @@
 //   layers  a layer of both by itself (Figure 11)
 //   groups  faster and slower devices: zebra, also as copies and in stages, against pipelines whose
 //           stages have layers by their speed (HeterMoE, Figure 9)
+//
+// With fast wires one of the layouts is the one that the search of `plan --cluster` finds for these
+// devices, by the costs that were measured in the same session.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +31,7 @@ namespace {
 using Devices = std::vector<Throttle>;
 
 constexpr const char* kAlone = "EP 4";
+constexpr const char* kFound = "as plan --cluster finds";
 
 struct Experts {
   const char* name;
@@ -84,6 +89,14 @@ double mean(const std::vector<double>& of) {
   return sum / static_cast<double>(of.size());
 }
 
+// Adds the layout that the search finds by what the race's devices take, if one fits.
+void add_found(LayoutRace& race, const Devices& devices, std::vector<Layout>& layouts) {
+  const std::optional<Layout> found = race.search(kFound, devices);
+  if (!found) return;
+  layouts.push_back(*found);
+  race.add(*found);
+}
+
 // Each of a race beside `base`.
 void print_race(RaceSetting& setting, LayoutRace& race, const std::vector<std::string>& names,
                 const std::string& base) {
@@ -101,7 +114,8 @@ void print_race(RaceSetting& setting, LayoutRace& race, const std::vector<std::s
                 static_cast<double>(t.peak_bytes) / static_cast<double>(kMiB));
     setting.errors.push_back(std::abs(t.error()));
   }
-  note_choice(setting, race, names);
+  const bool searched = std::ranges::count(names, kFound) > 0;
+  note_choice(setting, race, names, searched ? kFound : "");
   finish(setting, race);
 }
 
@@ -127,6 +141,7 @@ void race_meshes(RaceSetting& setting, const Experts& experts, double exchange) 
     layout.wire = wire;
     race.add(layout);
   }
+  if (exchange == 0) add_found(race, devices, layouts);
   setting.run(race);
   std::printf("\nMeshes of cpu/8*4, %s, %s\n", experts.name,
               exchange > 0 ? strf("wires of %.1f MB/s", 1e-6 * wire.bytes_per_s).c_str()
@@ -209,13 +224,14 @@ void race_groups(RaceSetting& setting, const DevicePair& pair, bool long_rows, s
     }
   }
   for (const Layout& layout : layouts) race.add(layout);
+  add_found(race, all, layouts);
   setting.run(race);
   std::printf("\nGroups, %s: %s, rows of %lld tokens, %s\n", pair.name, names_of(all).c_str(),
               (long long)(long_rows ? 384 : 64), kSmall.name);
   print_race(setting, race, names_of_all(layouts), "zebra");
   double measured = 1e9, simulated = 1e9;
   for (const Layout& layout : layouts) {
-    if (layout.stages == 1 || layout.zebra) continue;
+    if (layout.stages == 1 || layout.zebra || layout.name == kFound) continue;
     measured = std::min(measured, race.times(layout.name).measured_s);
     simulated = std::min(simulated, race.times(layout.name).simulated_s);
   }

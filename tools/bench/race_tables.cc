@@ -67,6 +67,10 @@ void print_summary(const RaceSetting& setting) {
         "than the one that was\n",
         setting.regrets.size(), 100 * std::ranges::max(setting.regrets));
   }
+  if (!setting.searched.empty()) {
+    std::printf("of %zu of these the search's layout was at most %.1f %% slower\n",
+                setting.searched.size(), 100 * std::ranges::max(setting.searched));
+  }
   if (setting.errors.empty()) return;
   std::printf("sizes of %zu errors: median %.1f %%, ninth decile %.1f %%, worst %.1f %%\n",
               setting.errors.size(), 100 * quantile(setting.errors, 0.5),
@@ -83,13 +87,13 @@ bool alike(const Layout& a, const Layout& b) {
          a.copies == b.copies && a.pipeline == b.pipeline && a.zebra == b.zebra &&
          a.attention_devices == b.attention_devices && a.chunks == b.chunks &&
          a.shares == b.shares && a.lags == b.lags && a.offloaded == b.offloaded &&
-         a.order == b.order;
+         a.shards == b.shards && a.stage_layers == b.stage_layers && a.order == b.order;
 }
 
 }  // namespace
 
-void note_choice(RaceSetting& setting, const LayoutRace& race,
-                 std::span<const std::string> layouts) {
+void note_choice(RaceSetting& setting, const LayoutRace& race, std::span<const std::string> layouts,
+                 const std::string& found) {
   // The mean of all that are the same run.
   const auto seconds = [&](const std::string& name, double LayoutTimes::*of) {
     double sum_s = 0, count = 0;
@@ -106,10 +110,14 @@ void note_choice(RaceSetting& setting, const LayoutRace& race,
   };
   const std::string fastest = least(&LayoutTimes::measured_s);
   const std::string chosen = least(&LayoutTimes::forecast_s);
-  setting.regrets.push_back(
-      seconds(chosen, &LayoutTimes::measured_s) / seconds(fastest, &LayoutTimes::measured_s) - 1);
+  const double least_s = seconds(fastest, &LayoutTimes::measured_s);
+  setting.regrets.push_back(seconds(chosen, &LayoutTimes::measured_s) / least_s - 1);
   std::printf("  forecast to be the fastest of %zu: %s; it was %s: %.1f %% slower\n",
               layouts.size(), chosen.c_str(), fastest.c_str(), 100 * setting.regrets.back());
+  if (found.empty()) return;
+  setting.searched.push_back(seconds(found, &LayoutTimes::measured_s) / least_s - 1);
+  std::printf("  %s was %.1f %% slower than the fastest\n", found.c_str(),
+              100 * setting.searched.back());
 }
 
 void finish(RaceSetting& setting, const LayoutRace& race) {

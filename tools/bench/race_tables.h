@@ -30,6 +30,7 @@ struct RaceSetting {
   bool tiny = false;
   int races = 0, repeats = 0;         // repeats: of a round
   std::vector<double> regrets = {};   // of note_choice()
+  std::vector<double> searched = {};  // the same of layouts that a search found
   std::vector<double> slowness = {};  // LayoutRace::slowness() of all
   std::vector<double> errors = {};    // sizes of simulated steps' errors, of tables that say them
 
@@ -40,9 +41,10 @@ struct RaceSetting {
 };
 
 // Holds the layout that a planner would choose among these against the fastest: prints both, and
-// adds to the regrets how much slower than the fastest it was.
-void note_choice(RaceSetting& setting, const LayoutRace& race,
-                 std::span<const std::string> layouts);
+// adds to the regrets how much slower than the fastest it was. `found`: the one of them that the
+// search found (LayoutRace::search()), which is held against the fastest too; empty: there is none.
+void note_choice(RaceSetting& setting, const LayoutRace& race, std::span<const std::string> layouts,
+                 const std::string& found = "");
 // Counts repeats of a race and writes out what was printed.
 void finish(RaceSetting& setting, const LayoutRace& race);
 
