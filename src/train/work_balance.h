@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/exchange/device_speeds.h"
 #include "plan/exchange/home_moves.h"
+#include "plan/machine/device_speeds.h"
 #include "train/step_runner.h"
 #include "train/task_times.h"
 

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "plan/exchange/device_speeds.h"
+#include "plan/machine/device_speeds.h"
 #include "tests/testing/ranks/ranked_trainers.h"
 #include "tests/testing/watchdog.h"
 #include "train/run_setup.h"

@@ -83,7 +83,7 @@ Laid lay(const ServedRun& run, const ServedCosts& costs, int64_t layer) {
 // Devices and their network.
 struct Cluster {
   std::vector<Throttle> devices;
-  Cards cards;  // null until a rate is known
+  std::shared_ptr<NetworkCards> cards;  // null until a rate is known
 
   std::vector<ServingDevice> serving() const {
     std::vector<ServingDevice> serving;

@@ -90,7 +90,7 @@ SessionOptions served_options(ServedSetting& setting, const ServedModel& model,
 }
 
 ServedRun::ServedRun(const ServedModel& model, Storage* storage, const SessionOptions& options,
-                     const Cards& cards)
+                     const std::shared_ptr<NetworkCards>& cards)
     : model_(model), session_(need(Session::create(model.folder.config(), options, storage))) {
   need(load_weights(*weights_of_folder(model.folder), *session_));
   need(session_->pager().flush());

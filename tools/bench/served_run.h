@@ -48,15 +48,13 @@ ServedModel make_served_model(const ServedSetting& setting, const std::string& n
 SessionOptions served_options(ServedSetting& setting, const ServedModel& model,
                               const std::vector<Throttle>& devices);
 
-using Cards = std::shared_ptr<NetworkCards>;
-
 // A model in a session that serves its prompts again and again.
 class ServedRun {
  public:
   // Neither the model nor the storage is owned. `cards`: the network's; nullptr: transfers take no
   // time. Serves once.
   ServedRun(const ServedModel& model, Storage* storage, const SessionOptions& options,
-            const Cards& cards);
+            const std::shared_ptr<NetworkCards>& cards);
   ~ServedRun();  // removes the page file
 
   // The program ends if a pass gives other tokens than the one before.

@@ -1,4 +1,4 @@
-#include "plan/exchange/device_speeds.h"
+#include "plan/machine/device_speeds.h"
 
 #include <gtest/gtest.h>
 
