@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "plan/exchange/expert_assignment.h"
+#include "preview/this_machine.h"
 #include "report/report.h"
 #include "train/trainer.h"
 
@@ -35,10 +36,20 @@ Status ForwardRun::check_alike(const char* what, const std::string& value) const
   return Status();
 }
 
+Result<std::vector<double>> ForwardRun::expert_rates(const SessionOptions& options) const {
+  std::string own;
+  for (size_t d = 0; d < options.own_setups().size(); ++d) {
+    const bool on_gpu = !options.gpus.empty();
+    own += strf("%.17g ", on_gpu ? this_machine_sheet({options.gpus[d]}).device.gemm_tflops
+                                 : options.own_setups()[d].expert_speed());
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks_.agree(Status(), own));
+  return rates_of_ranks(all, options.devices.size());
+}
+
 Status ForwardRun::place_experts(const RoutingTrace& routing, SessionOptions& options) const {
   const ModelShape model = model_shape(model_->folder->config());
-  std::vector<double> rates;
-  for (const DeviceSetup& device : options.devices) rates.push_back(device.expert_speed());
+  ASSIGN_OR_RETURN(const std::vector<double> rates, expert_rates(options));
   const RunShape before = make_run_shape(model, options);
   auto homes = homes_by_routing(before, routing, rates);
   RETURN_IF_ERROR(ranks_.agree(homes.status()));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "offload/scratch_folder.h"
 #include "parallel/rank_group.h"
@@ -36,6 +37,9 @@ class ForwardRun {
   // Errors as join_ranks() and homes_by_routing(); kMismatch when ranks have other traces.
   // REQUIRES: open() has succeeded.
   Result<SessionOptions> options(const std::optional<RoutingTrace>& routing) const;
+  // [device] how fast it is at experts, beside the others. GPUs, which may be unequal, are as fast
+  // as the datasheets of their classes say. Errors as RankGroup::agree().
+  Result<std::vector<double>> expert_rates(const SessionOptions& options) const;
   // Lets as many devices attend as there is room for, the fastest: `deal` has so many attend at
   // most. One attends if need be, whether there is room or not. REQUIRES: open() has succeeded.
   using Deal = std::function<void(SessionOptions&, int64_t most)>;

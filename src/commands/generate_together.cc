@@ -30,17 +30,16 @@ int64_t weight_bytes(const ModelConfig& config, DType dtype) {
 }
 
 // Rough rates. Only how long rows compute beside how long they travel matters. A speed is
-// operations a second.
-std::vector<ServingDevice> serving_devices(const SessionOptions& options) {
+// operations a second. `rates`: ForwardRun::expert_rates().
+std::vector<ServingDevice> serving_devices(const SessionOptions& options,
+                                           std::span<const double> rates) {
   const MachineSheet sheet = this_machine_sheet(options.gpus);
   const bool on_gpus = !options.gpus.empty();
   const double bytes_per_s = 1e9 * (on_gpus ? sheet.link.gb_s : sheet.host.copy_gb_s);
-  // A CPU device of speed 1 is a thread.
-  const double operations = 1e12 * sheet.device.gemm_tflops / (on_gpus ? 1 : sheet.host.cores);
+  // A GPU's rate is of 10^12 operations a second; a CPU device of rate 1 is a thread.
+  const double operations = 1e12 * (on_gpus ? 1 : sheet.device.gemm_tflops / sheet.host.cores);
   std::vector<ServingDevice> devices;
-  for (const DeviceSetup& device : options.devices) {
-    devices.push_back({bytes_per_s, operations * (on_gpus ? 1 : device.expert_speed())});
-  }
+  for (const double rate : rates) devices.push_back({bytes_per_s, operations * rate});
   return devices;
 }
 
@@ -112,12 +111,13 @@ Status GeneratedTogether::place(SessionOptions& of_first, SessionOptions& of_sec
   const RunShape first = make_run_shape(model_shape(first_.model()), of_first);
   const RunShape second = make_run_shape(model_shape(second_.model()), of_second);
   const std::vector<double> attends = attention_shares(of_first);
+  ASSIGN_OR_RETURN(const std::vector<double> rates, first_.forward().expert_rates(of_first));
   ASSIGN_OR_RETURN(
       ColocatedHomes homes,
       colocated_homes(
           colocated(first_, first, *flags_.routing, attends, of_first.size.dtype),
           colocated(second_, second, *flags_.with_routing, attends, of_second.size.dtype),
-          serving_devices(of_first)));
+          serving_devices(of_first, rates)));
   of_first.homes = std::move(homes.of_a);
   of_second.homes = std::move(homes.of_b);
   log_info(

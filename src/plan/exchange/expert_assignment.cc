@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "plan/refusals.h"
@@ -61,6 +62,18 @@ Status check_recorded(const RunShape& shape, const RoutingTrace& trace, const ch
   if (!trace.steps.empty()) return Status();
   return Status(Exit::kBadData,
                 std::string(option) + ": it has no whole step; record at least one");
+}
+
+Result<std::vector<double>> rates_of_ranks(std::span<const std::string> texts, size_t devices) {
+  std::vector<double> rates;
+  for (const std::string& text : texts) {
+    std::istringstream in(text);
+    for (double rate = 0; in >> rate && rate > 0;) rates.push_back(rate);
+  }
+  if (rates.size() == devices) return rates;
+  return Status(Exit::kIoError,
+                "ranks sent what are no rates of their devices; see that all run "
+                "the same program");
 }
 
 std::vector<double> recorded_tokens(const RoutingTrace& trace, int64_t layer) {

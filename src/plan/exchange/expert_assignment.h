@@ -2,7 +2,9 @@
 // Pure.
 #pragma once
 
+#include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -18,6 +20,10 @@ namespace pagoda {
 // for LPT schedules on uniform processors, 1977). kUsage for negative loads and rates that are not
 // above 0. O(experts * devices).
 Result<std::vector<int>> deal_by_load(std::span<const double> loads, std::span<const double> rates);
+
+// [device] what all ranks tell of theirs, a text of each with a rate and a blank for each device.
+// kIoError unless there are so many rates above 0.
+Result<std::vector<double>> rates_of_ranks(std::span<const std::string> texts, size_t devices);
 
 // [expert] the tokens that the layer's experts got in all steps of the trace.
 std::vector<double> recorded_tokens(const RoutingTrace& trace, int64_t layer);

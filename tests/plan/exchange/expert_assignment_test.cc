@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "tests/testing/plan/aurora_baselines.h"
 
@@ -108,6 +110,25 @@ TEST(ExpertAssignment, HomesByRouting) {
   EXPECT_EQ(homes_by_routing(shape_of(1), trace, rates).status().code(), Exit::kUsage);
   trace.shape.num_experts = 5;
   EXPECT_EQ(homes_by_routing(shape, trace, rates).status().code(), Exit::kUsage);
+}
+
+// A rank with an A100 and a T4, at three quarters of 312 and 65 TFLOP/s, and one with another T4.
+TEST(ExpertAssignment, RanksTellTheRatesOfTheirDevices) {
+  const std::vector<std::string> texts = {"234 48.75 ", "48.75 "};
+  const auto rates = rates_of_ranks(texts, 3);
+  ASSERT_TRUE(rates.ok()) << rates.status().message();
+  EXPECT_EQ(rates.value(), (std::vector<double>{234, 48.75, 48.75}));
+  // The A100 takes six of eight equal experts: it ends four before a T4 ends its first, and six
+  // before a T4 would end its second.
+  const auto homes = deal_by_load(std::vector<double>(8, 1.0), rates.value());
+  ASSERT_TRUE(homes.ok()) << homes.status().message();
+  EXPECT_EQ(std::ranges::count(homes.value(), 0), 6);
+  for (const std::vector<std::string>& bad : {std::vector<std::string>{"234 48.75 "},
+                                              {"234 0 ", "48.75 "},
+                                              {"234 x ", "48.75 "},
+                                              {"234 48.75 ", "48.75 1 "}}) {
+    EXPECT_EQ(rates_of_ranks(bad, 3).status().code(), Exit::kIoError);
+  }
 }
 
 }  // namespace
