@@ -16,10 +16,10 @@ double simulated_exchange_s(std::span<const ExchangeLeg> legs, const ExchangeNod
   SimulatedNetwork inside(&timeline), outside(&timeline);
   std::vector<int> out, in;  // streams: [device]; [device, lane]
   for (size_t d = 0; d < between.size(); ++d) {
-    inside.add_card(within, strf("node's card of %zu", d));
+    inside.add_device(inside.add_card(within), strf("node's card of %zu", d));
     const bool alike = nodes.card_rates().empty();
-    outside.add_card(between[d], strf("card of %zu", d),
-                     alike ? 1 : card_lanes(nodes.card_rates()).count[d]);
+    outside.add_device(outside.add_card(between[d]), strf("card of %zu", d),
+                       alike ? 1 : card_lanes(nodes.card_rates()).count[d]);
     out.push_back(timeline.add_stream(strf("out %zu", d)));
     for (int lane = 0; lane < kMostCardLanes; ++lane) {
       in.push_back(timeline.add_stream(strf("in %zu lane %d", d, lane)));

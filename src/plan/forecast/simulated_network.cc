@@ -6,10 +6,15 @@
 
 namespace pagoda {
 
-void SimulatedNetwork::add_card(const Cost& cost, const std::string& name, int lanes) {
+int SimulatedNetwork::add_card(const Cost& cost) {
   const int departures = timeline_.add_resource(1), arrivals = timeline_.add_resource(1);
-  Card& card = cards_.emplace_back(Card{cost, departures, arrivals, {}});
-  for (int n = 0; n < lanes; ++n) card.leaving.push_back(timeline_.add_stream(name));
+  cards_.push_back({cost, departures, arrivals});
+  return static_cast<int>(cards_.size()) - 1;
+}
+
+void SimulatedNetwork::add_device(int card, const std::string& name, int lanes) {
+  Device& device = devices_.emplace_back(Device{card, {}});
+  for (int n = 0; n < lanes; ++n) device.leaving.push_back(timeline_.add_stream(name));
 }
 
 SimulatedNetwork::Message SimulatedNetwork::within(int from, int to, const Cost& wire,
@@ -22,17 +27,18 @@ SimulatedNetwork::Message SimulatedNetwork::within(int from, int to, const Cost&
 }
 
 SimulatedNetwork::Message SimulatedNetwork::between(int from, int to, int64_t bytes, Work sent) {
-  Card &sender = cards_[static_cast<size_t>(from)], &receiver = cards_[static_cast<size_t>(to)];
+  Device& device = devices_[static_cast<size_t>(from)];
+  const Card& sender = cards_[static_cast<size_t>(device.card)];
+  const Card& receiver = cards_[static_cast<size_t>(devices_[static_cast<size_t>(to)].card)];
   const double own_s = sender.cost.unit_s, their_s = receiver.cost.unit_s;
   const double byte_s = std::max(own_s, their_s);
   const auto part = [&](double unit_s) { return byte_s > 0 ? unit_s / byte_s : 1; };
-  const int lane = sender.leaving[sender.messages++ % sender.leaving.size()];
+  const int lane = device.leaving[device.messages++ % device.leaving.size()];
   const double seconds = byte_s * static_cast<double>(bytes);
-  const Work moves =
-      timeline_.add(lane, receiver.arrivals, part(their_s), seconds, {&sent, 1}, 0, from);
+  const Work moves = timeline_.add(lane, receiver.arrivals, part(their_s), seconds, {&sent, 1});
   if (own_s > 0) timeline_.take_too(moves, sender.departures, part(own_s));
   const Work ready =
-      timeline_.add(Timeline::kNone, Timeline::kNone, 0, sender.cost.fixed_s, {&moves, 1}, 0, from);
+      timeline_.add(Timeline::kNone, Timeline::kNone, 0, sender.cost.fixed_s, {&moves, 1});
   return {ready, moves};
 }
 

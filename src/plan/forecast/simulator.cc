@@ -59,10 +59,7 @@ void Simulator::add_rank(Machine machine) {
   if (shape_.ranks() > 1) {
     rank.arriving = stream("arriving pages");
     rank.sending = stream("leaving weights");
-    const bool alike = shape_.network_rates.empty();
-    const int lanes =
-        alike ? 1 : card_lanes(shape_.network_rates).count[static_cast<size_t>(number)];
-    network_.add_card(rank.profile.network, "network" + suffix, lanes);
+    add_cards(rank, suffix);
   }
   rank.disk_ready.assign(pages_.pages.size(), Timeline::kNothing);
   for (int d = rank.devices.first; d < rank.devices.end(); ++d) {
@@ -94,6 +91,19 @@ void Simulator::add_rank(Machine machine) {
     auto& places = rank.slots.emplace_back();
     for (int32_t slots : c.device_slots) places.emplace_back(slots);
     places.emplace_back(c.host_slots);
+  }
+}
+
+// A card for all of the rank's devices, or one for each.
+void Simulator::add_cards(const Rank& rank, const std::string& suffix) {
+  const std::vector<double>& rates = shape_.network_rates;
+  const int lanes = rates.empty() ? 1 : card_lanes(rates).count[static_cast<size_t>(rank.number)];
+  int card = 0;
+  for (int d = rank.devices.first; d < rank.devices.end(); ++d) {
+    const bool first = d == rank.devices.first;
+    if (first || !shape_.shares_cards) card = network_.add_card(rank.profile.network);
+    const std::string name = rank.devices.count > 1 ? strf("network %d", d) : "network";
+    network_.add_device(card, name + suffix, lanes);
   }
 }
 
@@ -214,7 +224,8 @@ Simulator::Sent Simulator::travel(const Task& send, Work sent, SlotState& source
   if (to == rank_->number) {
     return {&source, network_.within(send.device, send.peer, profile.wire, send.bytes, sent)};
   }
-  const SimulatedNetwork::Message message = network_.between(rank_->number, to, send.bytes, sent);
+  const SimulatedNetwork::Message message =
+      network_.between(send.device, send.peer, send.bytes, sent);
   note(message.moves, {0, profile.network.unit_s, 0}, static_cast<double>(send.bytes), true);
   rank_->sent_bytes += send.bytes;
   return {nullptr, message};

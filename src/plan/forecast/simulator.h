@@ -146,6 +146,7 @@ class Simulator {
   };
 
   void add_rank(Machine machine);
+  void add_cards(const Rank& rank, const std::string& suffix);
   void run_all(std::span<const StepPiece* const> pieces);
   bool must_wait(const Task& task) const;
   void run(const Task& task);

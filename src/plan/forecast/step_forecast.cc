@@ -302,6 +302,7 @@ double forward_end_s(const Simulated& step) {
 void add_busy(const Simulated& step, const std::vector<RankPlan>& ranks, double from_s, double to_s,
               PhaseForecast& phase) {
   phase.seconds = to_s - from_s;
+  const RunShape& shape = ranks.front().shape;
   const bool duplex = !ranks.front().sheet.disk.half_duplex;
   double cores = 0;
   for (const RankPlan& rank : ranks) cores += rank.sheet.host.cores;
@@ -311,10 +312,11 @@ void add_busy(const Simulated& step, const std::vector<RankPlan>& ranks, double 
     const double own = work.own_s * inside / (work.end_s - work.start_s);
     const Resource resource = resource_of(step, work);
     const bool of_device = resource == Resource::kCompute || resource == Resource::kLinks ||
-                           resource == Resource::kUpload || resource == Resource::kDownload;
+                           resource == Resource::kUpload || resource == Resource::kDownload ||
+                           (resource == Resource::kNetwork && !shape.shares_cards);
     const bool half = resource == Resource::kDrive && duplex;
-    const double share = of_device ? 1.0 / ranks.front().shape.devices
-                                   : (half ? 0.5 : 1.0) / static_cast<double>(ranks.size());
+    const double share =
+        of_device ? 1.0 / shape.devices : (half ? 0.5 : 1.0) / static_cast<double>(ranks.size());
     if (resource != Resource::kCores) {
       phase.busy_s[static_cast<size_t>(resource)] += own * share;
     }
@@ -466,10 +468,9 @@ Result<StepForecast> forecast_step(std::span<const PlannedRank> planned, const C
   std::vector<MachineProfile> profiles;
   for (const RankPlan& rank : ranks) {
     profiles.push_back(task_costs(rank.sheet, model, shape, work));
-    const auto links = static_cast<double>(rank.sheet.network_links());
     const double own_gb_s = rank.sheet.network.gb_s;
     const double byte_s = own_gb_s > 0 ? 1 / (own_gb_s * kGiga) : network.unit_s;
-    profiles.back().network = {work.messages * network.fixed_s, byte_s / links, 0};
+    profiles.back().network = {work.messages * network.fixed_s, byte_s, 0};
   }
   move_for_each_expert(forecast.coarseness.experts, ranks);
   forecast.simulated =

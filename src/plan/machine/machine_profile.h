@@ -47,8 +47,9 @@ struct MachineProfile {
   // What a transfer between two devices takes, by its bytes, before the receiver has it: each pair
   // has a wire of its own, on which one transfer follows another. Its kReceive task comes then.
   Cost wire = {0, 0, 0};
-  // What a transfer to another rank takes, by its bytes: the fixed part is its latency, for which
-  // its receiver's lane waits, while others go on; the rest follows one behind the other.
+  // What a transfer to another rank takes by a network card, by its bytes: the fixed part is its
+  // latency, for which its receiver's lane waits, while others go on; the rest follows one behind
+  // the other. A rank has a card, or each of its devices (RunShape::shares_cards).
   Cost network = {0, 0, 0};
   // Costs by byte of a page.
   Cost upload, download, checksum;

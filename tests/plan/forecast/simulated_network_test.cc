@@ -18,7 +18,7 @@ class Exchange {
  public:
   Exchange(int cards, double latency_s) : network_(&timeline_) {
     for (int c = 0; c < cards; ++c) {
-      network_.add_card({latency_s, 1.0 / kBytes, 0}, strf("card %d", c));
+      network_.add_device(network_.add_card({latency_s, 1.0 / kBytes, 0}), strf("card %d", c));
       out_.push_back(timeline_.add_stream(strf("out %d", c)));
       in_.push_back(timeline_.add_stream(strf("in %d", c)));
     }
@@ -69,6 +69,22 @@ TEST(SimulatedNetwork, RoundsTakeWhatADeviceSends) {
       for (int from = 0; from < 4; ++from) rounds.carry(from, (from + next) % 4);
     }
     EXPECT_NEAR(rounds.seconds(), 3 * (1 + latency_s), 1e-9);
+  }
+}
+
+// Two devices with a card, or with one each, send to two others at a time.
+TEST(SimulatedNetwork, DevicesShareACard) {
+  for (const bool shared : {true, false}) {
+    Timeline timeline;
+    SimulatedNetwork network(&timeline);
+    for (int d = 0; d < 4; ++d) {
+      const bool second = shared && d == 1;
+      network.add_device(second ? 0 : network.add_card({0, 1.0 / kBytes, 0}), strf("card %d", d));
+    }
+    network.between(0, 2, kBytes, Timeline::kNothing);
+    network.between(1, 3, kBytes, Timeline::kNothing);
+    timeline.run();
+    EXPECT_NEAR(timeline.end_s(), shared ? 2 : 1, 1e-9);
   }
 }
 
