@@ -1,22 +1,32 @@
-// What copies of rows cost, and what experts save that read rows where attention left them
-// (HEXA-MoE 3.2, plan.in_place), on one CPU device with all its cores and room for everything. Not
-// installed.
+// What copies of rows cost, and what experts save that read rows where attention left them and add
+// what they give to the sums of tokens (HEXA-MoE 3.2, plan.in_place), on one CPU device with all
+// its cores and room for everything. Not installed.
 //
 //   row_copies [DIR] [--rounds N] [--small | --tiny]
 //                                       pages go to a new folder in DIR, removed at the end
 //
 // Three ways take turns on the same step of each model:
-//   copied     dispatch copies the rows of an expert to one place, forward and backward
-//   in place   experts read them where they are
-//   no copies  the copied way's tasks and pages, with copies that do nothing: the copied way's time
-//              over this one is what copies cost
+//   copied     dispatches copy the rows of an expert to one place; it writes what it gives to
+//              another, from which combines add it to the sums; so forward and backward
+//   in place   experts read rows where they are, and add what they give to the sums themselves
+//   no copies  the copied way's tasks and pages, but dispatches and combines copy and add no rows,
+//              and experts add what they give to sums that nobody reads
+// The copied way's time over that of no copies is what copies cost: that rows are read and written
+// to be copied, and outputs written and read to be combined. The adding is no part of it, since in
+// place has to do it, too; nor is looking rows up in an index, which in place does and no copies
+// does not.
+//
+// "MB saved" is what in place does not write: of each choice of a token a row forward and two
+// backward, which are not copied, and in either a row that its expert gives. Routing weights are
+// gathered in all three ways. The executor counts the bytes of rows, the operators those that are
+// left out, and all must be those of a formula.
 //
 // Without copies experts read what the newest copies left there: as many rows and gradients, of
-// other tokens. That changes values, but not what is computed: routing is imposed, random and even,
-// and the learning rate is 0. Each expert has whole row blocks, or a part of one, so that all
-// groups have their arrays at the same places, and what was a row is read as a row. The losses of
-// copied and in place must be equal in every step, and that without copies another. Bytes are
-// counted by the executor and by the operators, and must be those of a formula.
+// other tokens; and sums lack what experts give. That changes values, but not what is computed:
+// routing is imposed, random and even, and the learning rate is 0. Each expert has whole row
+// blocks, or a part of one, so that all groups have their arrays at the same places, and what was a
+// row is read as a row. The losses of copied and in place must be equal in every step, and that
+// without copies another.
 //
 // Below the table stands for each of its rows whether copied over in place is at least 1, and,
 // where copies cost at least 5 %, at least 1.05. "not shown": the median is less, but the interval
@@ -43,18 +53,91 @@
 namespace pagoda {
 namespace {
 
-// The CPU's operators, whose copies of rows can be left out. What is gathered in rows of one number
-// are routing weights, which experts that read in place gather as well.
+// Sums for what experts give without copies: of each token one, in which experts find their rows by
+// an even routing.
+class SpareSums {
+ public:
+  SpareSums(int64_t tokens, int64_t experts, int64_t experts_per_token, int64_t hidden, int64_t ffn)
+      : hidden_(hidden),
+        ffn_(ffn),
+        rows_of_expert_(tokens * experts_per_token / experts),
+        sums_(static_cast<size_t>(tokens * hidden), 0),
+        scale_(static_cast<size_t>(tokens * experts_per_token), 0.5f) {
+    CHECK(experts % experts_per_token == 0);
+    const int64_t apart = experts / experts_per_token;  // tokens from a row to the next
+    for (int64_t i = 0; i < tokens * experts_per_token; ++i) {
+      const int64_t expert = i / rows_of_expert_;
+      const int64_t token = i % rows_of_expert_ * apart + expert % apart;
+      each_.push_back(sums_.data() + token * hidden);
+    }
+  }
+
+  // Whether a product from so many columns to so many is the one that gives outputs, or input
+  // gradients.
+  bool gives_outputs(int64_t in, int64_t out) const { return in == ffn_ && out == hidden_; }
+  bool gives_gradients(int64_t in, int64_t out) const { return in == hidden_ && out == 2 * ffn_; }
+
+  // Where the rows of these experts are added, which come behind those of the call before.
+  OutputRows next(std::span<const RowsOfWeight> experts, bool scaled) {
+    const int64_t rows = experts.back().first + experts.back().count;
+    if (at_ + rows > std::ssize(each_)) at_ = 0;
+    for (const RowsOfWeight& of : experts) {  // no two of its rows have one sum
+      const int64_t first = at_ + of.first, last = first + of.count - 1;
+      CHECK(first / rows_of_expert_ == last / rows_of_expert_ && last < std::ssize(each_));
+    }
+    const auto found = OutputRows::added(each_.data() + at_, scaled ? scale_.data() : nullptr);
+    at_ += rows;
+    return found;
+  }
+
+ private:
+  const int64_t hidden_, ffn_, rows_of_expert_;
+  std::vector<float> sums_, scale_;
+  std::vector<const void*> each_;  // [choice] the expert's rows behind each other
+  int64_t at_ = 0;                 // the next of them
+};
+
+// The CPU's operators, whose copies of rows can be left out. What is gathered and scattered in rows
+// of one number are routing weights and their gradients, as experts have that work in place.
 class OpsThatCopy final : public CpuOps {
  public:
   void gather_row_runs(DType dt, const void* x, const int32_t* rows, std::span<const RowRun> runs,
                        int64_t dim, void* out, Stream& s) override {
-    if (copies || dim == 1) return CpuOps::gather_row_runs(dt, x, rows, runs, dim, out, s);
-    for (const RowRun& run : runs) left_out_bytes += run.count * dim * dtype_bytes(dt);
+    if (spare == nullptr || dim == 1) {
+      return CpuOps::gather_row_runs(dt, x, rows, runs, dim, out, s);
+    }
+    for (const RowRun& run : runs) left_out.copied += run.count * dim * dtype_bytes(dt);
+  }
+  void scatter_add_row_runs(DType dt, const void* x, const int32_t* rows, const float* scale,
+                            std::span<const RowRun> runs, int64_t dim, float* y,
+                            Stream& s) override {
+    if (spare == nullptr || dim == 1) {
+      return CpuOps::scatter_add_row_runs(dt, x, rows, scale, runs, dim, y, s);
+    }
+    for (const RowRun& run : runs) left_out.combined += run.count * dim * dtype_bytes(dt);
+  }
+  void grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts, int64_t in,
+                      int64_t out, DType y_dt, OutputRows y, Stream& s) override {
+    if (spare != nullptr && spare->gives_outputs(in, out)) y = added(y_dt, experts, out, true);
+    CpuOps::grouped_linear(dt, x, experts, in, out, y_dt, y, s);
+  }
+  void grouped_linear_backward_input(DType dt, InputRows dy, std::span<const RowsOfWeight> experts,
+                                     int64_t in, int64_t out, DType dx_dt, OutputRows dx,
+                                     Stream& s) override {
+    if (spare != nullptr && spare->gives_gradients(in, out)) dx = added(dx_dt, experts, in, false);
+    CpuOps::grouped_linear_backward_input(dt, dy, experts, in, out, dx_dt, dx, s);
   }
 
-  bool copies = true;
-  int64_t left_out_bytes = 0;
+  SpareSums* spare = nullptr;  // not owned; nullptr: nothing is left out
+  struct Bytes {
+    int64_t copied = 0, written = 0, combined = 0;
+  } left_out;
+
+ private:
+  OutputRows added(DType dt, std::span<const RowsOfWeight> experts, int64_t dim, bool scaled) {
+    for (const RowsOfWeight& of : experts) left_out.written += of.count * dim * dtype_bytes(dt);
+    return spare->next(experts, scaled);
+  }
 };
 
 OpsThatCopy ops;
@@ -131,11 +214,12 @@ class RowCopies {
                                               .expert_size = sizes.ffn,
                                               .vocab_size = 512})),
         choices_(scale.layers * scale.tokens * experts_per_token),
-        hidden_(sizes.hidden),
+        row_bytes_(sizes.hidden * dtype_bytes(DType::kBF16)),
         copied_(folder_, storage, options_of(directory, scale, false)),
         in_place_(folder_, storage, options_of(directory, scale, true)),
+        spare_(scale.tokens, sizes.experts, experts_per_token, sizes.hidden, sizes.ffn),
         imposed_(even_choices(copied_.session().shape())) {
-    CHECK(in_place_.session().shape().in_place && !copied_.session().shape().in_place);
+    CHECK(in_place_.session().shape().adds_in_place() && !copied_.session().shape().in_place);
     for (RandomTokenRun* run : {&copied_, &in_place_}) {
       run->session().executor().impose_routing(&imposed_);
     }
@@ -169,30 +253,44 @@ class RowCopies {
     }
     return ratios;
   }
-  // A choice of a token in a layer has a row forward, and backward twice that and a weight.
-  int64_t bytes_of_step() const { return choices_ * (3 * hidden_ * 2 + 4); }
+  // What in place does not write in a step.
+  int64_t saved_bytes() const { return choices_ * (kRead + kGiven) * row_bytes_; }
 
  private:
+  // Rows of a choice of a token in a layer: its expert reads one forward and two backward, and
+  // gives one in each.
+  static constexpr int64_t kRead = 3, kGiven = 2;
+
   double step(Way way) {
     RandomTokenRun& run = way == kInPlace ? in_place_ : copied_;
     const Executor::RowBytes before = run.session().executor().row_bytes();
-    ops.copies = way != kNoCopies;
-    ops.left_out_bytes = 0;
+    ops.spare = way == kNoCopies ? &spare_ : nullptr;
+    ops.left_out = {};
     const StepResult result = run.step(batch_);
-    ops.copies = true;
-    const Executor::RowBytes& after = run.session().executor().row_bytes();
-    const int64_t bytes = bytes_of_step(), in_place = after.in_place - before.in_place;
-    CHECK(in_place == (way == kInPlace ? bytes : 0));
-    CHECK(after.copied - before.copied == bytes - in_place);
-    CHECK(ops.left_out_bytes == (way == kNoCopies ? choices_ * 3 * hidden_ * 2 : 0));
+    ops.spare = nullptr;
+    check_bytes(way, run.session().executor().row_bytes() - before);
     CHECK(std::isfinite(result.loss) && (result.loss == loss_) == (way != kNoCopies),
           "loss %.17g where it is %.17g with copies", result.loss, loss_);
     return result.forward.wall_s + result.backward.wall_s;
   }
 
+  // The executor counts by tasks, which are there without copies, too; and with the rows that are
+  // read the weight of each in the backward.
+  void check_bytes(Way way, const Executor::RowBytes& of_step) const {
+    const int64_t read = choices_ * (kRead * row_bytes_ + int64_t{sizeof(float)});
+    const int64_t given = choices_ * kGiven * row_bytes_;
+    const bool in_place = way == kInPlace;
+    CHECK(of_step.in_place == (in_place ? read : 0) && of_step.copied == (in_place ? 0 : read));
+    CHECK(of_step.added == (in_place ? given : 0) && of_step.combined == (in_place ? 0 : given));
+    const int64_t without = way == kNoCopies ? choices_ * row_bytes_ : 0;
+    CHECK(ops.left_out.copied == kRead * without);
+    CHECK(ops.left_out.written == kGiven * without && ops.left_out.combined == kGiven * without);
+  }
+
   const HfFolder folder_;
-  const int64_t choices_, hidden_;  // of a step
+  const int64_t choices_, row_bytes_;  // of a step, and of a row
   RandomTokenRun copied_, in_place_;
+  SpareSums spare_;
   const std::vector<std::vector<int32_t>> imposed_;
   StepBatch batch_;
   double loss_ = 0;  // with copies
@@ -247,7 +345,7 @@ std::string print_row(const RowCopies& trial, const Sizes& sizes, int64_t expert
   const Interval cost = median_interval(trial.copied_over(kNoCopies));
   std::printf("%6lld %5lld %7lld %4lld  %10.1f  %-25s %-25s %-25s  %15.3f  %16.3f\n",
               (long long)sizes.hidden, (long long)sizes.ffn, (long long)sizes.experts,
-              (long long)experts_per_token, 1e-6 * static_cast<double>(trial.bytes_of_step()),
+              (long long)experts_per_token, 1e-6 * static_cast<double>(trial.saved_bytes()),
               spread(trial.seconds(kCopied)).c_str(), spread(trial.seconds(kInPlace)).c_str(),
               spread(trial.seconds(kNoCopies)).c_str(), gained.median, cost.median);
   std::fflush(stdout);
