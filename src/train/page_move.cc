@@ -150,7 +150,8 @@ int64_t largest_page(std::span<const HomeSwap> swaps, const PageTable& pages) {
 
 }  // namespace
 
-Status exchange_homes(std::span<const HomeSwap> swaps, Session& session, StepRunner& runner) {
+Result<double> exchange_homes(std::span<const HomeSwap> swaps, Session& session,
+                              StepRunner& runner) {
   std::vector<int64_t> records;
   for (const HomeSwap& swap : swaps) {
     CHECK(may_exchange(session.shape(), swap));
@@ -172,6 +173,7 @@ Status exchange_homes(std::span<const HomeSwap> swaps, Session& session, StepRun
   for (int64_t r = 0; r < std::ssize(session.shape().records); ++r) {
     home.push_back(session.shape().home_rank(r));
   }
+  const int64_t began_us = monotonic_us();  // all ranks have agreed
   for (const HomeSwap& swap : swaps) {
     int& of_a = home[static_cast<size_t>(swap.a)];
     int& of_b = home[static_cast<size_t>(swap.b)];
@@ -184,9 +186,10 @@ Status exchange_homes(std::span<const HomeSwap> swaps, Session& session, StepRun
     std::swap(of_a, of_b);
   }
   RETURN_IF_ERROR(ranks.agree(session.pager().status()));
+  ASSIGN_OR_RETURN(const int64_t took_us, ranks.most(monotonic_us() - began_us));
   session.exchange_homes(swaps);
   runner.plan_again();
-  return Status();
+  return 1e-6 * static_cast<double>(took_us);
 }
 
 Result<double> measure_exchange(RankGroup& ranks) {

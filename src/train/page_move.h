@@ -36,10 +36,12 @@ Status copy_pages(CheckpointPages& pages, const std::vector<int>& readers, Sessi
 
 // Lets experts exchange homes, swap by swap. Where these are on devices of different ranks, the
 // ranks exchange weights and optimizer states, whose generations stay; within a rank nothing moves.
+// Returns the seconds that pages were on their way, once the updates that they wait for were made.
 // All ranks call it together, with the same ones and between two steps; an error of one is an error
 // of all, after which the session is of no more use. Takes a host buffer as large as the largest
 // page that goes. REQUIRES: may_exchange() of each.
-Status exchange_homes(std::span<const HomeSwap> swaps, Session& session, StepRunner& runner);
+Result<double> exchange_homes(std::span<const HomeSwap> swaps, Session& session,
+                              StepRunner& runner);
 
 // The rate at which two ranks exchange a MiB, in bytes a second each way: the slowest pair's. All
 // ranks call it together. REQUIRES: several ranks.

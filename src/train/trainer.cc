@@ -86,15 +86,16 @@ Result<Trainer::Moved> Trainer::balance_homes() {
   ASSIGN_OR_RETURN(moved.moves, homes_.decide(*session_));
   if (moved.moves.swaps.empty()) return moved;
   const int64_t began_us = monotonic_us();
-  RETURN_IF_ERROR(exchange_homes(moved.moves.swaps));
+  ASSIGN_OR_RETURN(const double exchanged_s,
+                   pagoda::exchange_homes(moved.moves.swaps, *session_, *runner_));
   ASSIGN_OR_RETURN(const int64_t took_us, ranks_.most(monotonic_us() - began_us));
   moved.took_s = 1e-6 * static_cast<double>(took_us);
-  homes_.moved(moved.moves, moved.took_s);
+  homes_.moved(moved.moves, exchanged_s);
   return moved;
 }
 
 Status Trainer::exchange_homes(std::span<const HomeSwap> swaps) {
-  return pagoda::exchange_homes(swaps, *session_, *runner_);
+  return pagoda::exchange_homes(swaps, *session_, *runner_).status();
 }
 
 // The options of the session, but that attention is dealt by the speeds that it was told of.

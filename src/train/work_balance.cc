@@ -101,8 +101,9 @@ Result<HomeMoves> HomeBalance::decide(Session& session) {
   return moves;
 }
 
-void HomeBalance::moved(const HomeMoves& moves, double took_s) {
-  if (moves.bytes > 0 && took_s > 0) bytes_per_s_ = static_cast<double>(moves.bytes) / 2 / took_s;
+void HomeBalance::moved(const HomeMoves& moves, double exchanged_s) {
+  if (moves.bytes == 0 || exchanged_s <= 0) return;
+  bytes_per_s_ = static_cast<double>(moves.bytes) / 2 / exchanged_s;
 }
 
 void ShareBalance::end_step(const RunShape& shape, double step_s, const TaskTimes* times) {

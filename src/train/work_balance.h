@@ -31,9 +31,9 @@ class HomeBalance {
   bool due() const { return every_ > 0 && means_.steps() > 0 && means_.steps() % every_ == 0; }
   // The moves that pay. All ranks call it together. REQUIRES: due().
   Result<HomeMoves> decide(Session& session);
-  // Learns from moves that were made how fast ranks exchange pages.
-  // `took_s` is the same on all ranks.
-  void moved(const HomeMoves& moves, double took_s);
+  // Learns from moves that were made how fast ranks exchange pages. `exchanged_s`: how long these
+  // were on their way, the same on all ranks.
+  void moved(const HomeMoves& moves, double exchanged_s);
 
   const RowMeans& means() const { return means_; }
 
