@@ -166,7 +166,7 @@ bool StepSchedule::sends_ahead() const {
 // The guests whose weights leave before the layer's routing is known.
 std::vector<ExpertUse> StepSchedule::expected_guests(int64_t layer) const {
   const RunShape& shape = plan_.shape();
-  const bool guesses = sends_ahead() && shape.sharing == Sharing::kData && forecast_ != nullptr;
+  const bool guesses = sends_ahead() && forecast_ != nullptr;
   if (!guesses || layer < 0 || !shape.is_moe[layer]) return {};
   return forecast_->expected_guests(shape, layer);
 }

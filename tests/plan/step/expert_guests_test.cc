@@ -342,14 +342,20 @@ TEST(GuestLayers, AreThoseWithExperts) {
   EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w2 w3 x2 x3 y3 w0 y2 y0");
 }
 
-// Where guests follow from the rows of each layer, nothing is guessed.
-TEST(GuestLayers, ComeAheadInTheBackwardByAuto) {
+// Thirty rows are enough for weights to travel in each layer: 22 are in the first two, and 17 where
+// they stay. Ten are not: in the second step those of the other rank's expert travel to it, though
+// its weights come, and in the third, when it is a guest again, these come when they are due.
+TEST(GuestLayers, AreGuessedByTheStepBeforeWithAuto) {
   RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kAuto);
   shape.guest_layers = 2;
   GuestSteps steps(shape);
-  for (int step = 0; step < 2; ++step) {
-    EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w1 x1 w2 x2 w3 x3 y3 w1 y2 w0 y1 y0");
-  }
+  EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w1 x1 w2 x2 w3 x3 y3 w1 y2 w0 y1 y0");
+  EXPECT_EQ(steps.order({{30, 10}, {30, 30}}), "w0 w1 x0 w2 x1 w3 x2 x3 y3 w1 y2 w0 y1 y0");
+  EXPECT_EQ(steps.came(), 4 * 2 + 2);
+  EXPECT_EQ(steps.order(kAllHaveRows), "w0 w1 w0 x0 w2 w1 x1 w3 w2 x2 w3 x3 y3 w1 y2 w0 y1 y0");
+  EXPECT_EQ(steps.came(), 4 * 2 + 2 * 2);
+  EXPECT_EQ(steps.order(kAllHaveRows), "w0 w1 x0 w2 x1 w3 x2 x3 y3 w1 y2 w0 y1 y0");
+  EXPECT_EQ(steps.came(), 2 * (4 + 2));
 }
 
 // Weights that do not change do not come again as long as nobody takes their place.

@@ -63,7 +63,7 @@ void expect_ended(const RankedOutcome& outcome, Exit code, const std::string& te
 RankedRun::RankedRun(ClipKind clip, DType dtype, const char* model, int64_t microbatch_tokens,
                      int64_t steps, Sharing sharing)
     : run_(dtype, model) {
-  if (sharing == Sharing::kData) run_.config().train.expert_shards = 4;  // the number of shards
+  if (sharing != Sharing::kRows) run_.config().train.expert_shards = 4;  // the number of shards
   run_.config().parallel.sharing = sharing;
   run_.config().optim.clip = clip;
   run_.config().train.steps = run_.config().train.save_steps = steps;
