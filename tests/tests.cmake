@@ -295,7 +295,9 @@ set_target_properties(moves_study PROPERTIES EXCLUDE_FROM_ALL OFF)
 add_test(NAME moves_study
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/launcher.py 2
           $<TARGET_FILE:moves_study> --tiny)
-set_tests_properties(moves_study PROPERTIES LABELS for_all SKIP_RETURN_CODE 69 TIMEOUT 300)
+add_test(NAME moves_study_slowed COMMAND moves_study --slowed --tiny)
+set_tests_properties(moves_study moves_study_slowed
+  PROPERTIES LABELS for_all SKIP_RETURN_CODE 69 TIMEOUT 300)
 # Prints how long stages of pipelines idle, and what their orders hold and read, beside what they
 # should; and how long all-to-alls take in each order, beside the least time for them.
 pagoda_bench(pipeline_tables testing pipeline_tables.cc measured_run.cc random_token_run.cc)

@@ -1,18 +1,28 @@
-// Prints what moving experts between processes brings and costs (train/work_balance.h), on routing
-// that is imposed: skewed, drifting from one rank's experts to another's, and even. Each run is
-// made with homes that stay and with homes that move, on devices of one speed. It fails if experts
-// move though routing is even. Not installed.
+// Prints what moving work between devices brings and costs (train/work_balance.h). Not installed.
 //
 //   mpirun -n RANKS moves_study [--tiny] [--slow S] [--steps N] [--every E]
+//   moves_study --slowed [--tiny]
 //
-// S: devices are cpu/S, so that RANKS / S of the machine's cores are busy (default: RANKS);
-// E: parallel.migrate_steps. --tiny tries the program on a model of no size. Each process has a
-// folder of its own under TMPDIR.
+// Moving experts between processes, on routing that is imposed: skewed, drifting from one rank's
+// experts to another's, and even. Each run is made with homes that stay and with homes that move,
+// on devices of one speed. It fails if experts move though routing is even. S: devices are cpu/S,
+// so that RANKS / S of the machine's cores are busy (default: RANKS); E: parallel.migrate_steps.
 //
-// Piper's formula is that of its Table IV: 48 d d_ffn bytes an expert (16 a parameter) over the
-// rate of an all-to-all. Ours keeps weights and state in 12 bytes a parameter; both are over the
-// rate that the run itself measured.
+// What a move takes stands beside what was expected of it, and beside Piper's Table IV: its busiest
+// rank sends or receives 48 d d_ffn bytes an expert (16 a parameter; a run has 12, as gradients
+// stay) at the rate of an all-to-all, which is measured before the runs, alone, with messages of
+// that size. The verdict is by what moves took: the dearest one, over the steps until the next
+// look, is to take less than 5 % of each.
+//
+// --slowed: moving tokens and rows within a process, by parallel.shares = "measured". One of two
+// devices becomes three times as slow in the middle of a run, as by others' load: it is to have
+// within 10 % of the share that is even then at most five steps later. It fails if the losses are
+// not those of a run in which no device becomes slower.
+//
+// --tiny tries the program on a model of no size. Each process has a folder of its own under
+// TMPDIR.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -23,6 +33,8 @@
 #include "base/log.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/mpi_link.h"
+#include "plan/exchange/expert_migration.h"
+#include "plan/machine/device_speeds.h"
 #include "tests/testing/tiny_run.h"
 #include "train/trainer.h"
 
@@ -32,12 +44,15 @@ namespace {
 constexpr double kFavour = 6;  // times the tokens of another expert
 
 struct Settings {
+  bool slowed = false;
   double slow = 0;
   int64_t steps = 64, every = 8;
   int64_t layers = 4, experts = 32, hidden = 128, ffn = 384;
   int64_t tokens = 1024, microbatch_tokens = 128;
+  // --slowed: a device becomes slower behind a step.
+  int64_t slowed_at = 20, slowed_steps = 40, shards = 40;
 
-  double expert_parameters() const { return 3.0 * static_cast<double>(hidden * ffn); }
+  int64_t piper_bytes() const { return 48 * hidden * ffn; }  // of an expert
 };
 
 // Devices that mostly sleep are of one speed also beside other work, and rows are so few that
@@ -50,7 +65,10 @@ constexpr Settings kTiny = {.slow = 8,
                             .hidden = 32,
                             .ffn = 48,
                             .tokens = 128,
-                            .microbatch_tokens = 32};
+                            .microbatch_tokens = 32,
+                            .slowed_at = 4,
+                            .slowed_steps = 12,
+                            .shards = 16};
 
 std::string model_of(const Settings& settings) {
   return strf(R"({"hidden_size": %lld, "num_hidden_layers": %lld, "num_attention_heads": 4,
@@ -102,6 +120,7 @@ Choices choices_of(Kind kind, const Settings& settings, int64_t step, const RunS
 struct Step {
   double step_s = 0, imbalance = 0;  // the busiest rank's rows over the mean
   Trainer::Moved moved;              // behind it
+  MigrationCost piper;               // by Piper's formula
 };
 
 double imbalance_of(const RunShape& shape, const StepResult& result) {
@@ -119,8 +138,45 @@ double imbalance_of(const RunShape& shape, const StepResult& result) {
   return busiest * shape.ranks() / all;
 }
 
+// The ranks of the experts of all layers.
+ExpertDevices homes_of(const RunShape& shape) {
+  ExpertDevices homes;
+  for (const RecordShape& record : shape.records) {
+    if (record.expert >= 0) homes.push_back(shape.rank_of(record.device));
+  }
+  return homes;
+}
+
+// How many bytes a second each rank sends, and receives, in an all-to-all of such messages, one to
+// each other rank: the median of some.
+Result<double> all_to_all_rate(int64_t bytes, MpiCommunicator& all, RankGroup& ranks) {
+  constexpr size_t kRounds = 9;
+  if (ranks.alone()) return 1.0;  // nothing leaves it
+  const auto others = static_cast<size_t>(all.size() - 1), size = static_cast<size_t>(bytes);
+  std::vector<std::byte> leaving(size), arriving(others * size);
+  std::vector<OutgoingPiece> out;
+  std::vector<IncomingPiece> in;
+  for (int rank = 0; rank < all.size(); ++rank) {
+    if (rank == all.rank()) continue;
+    in.push_back({rank, arriving.data() + in.size() * size, bytes});
+    out.push_back({rank, leaving.data(), bytes});
+  }
+  std::vector<double> rates;
+  while (rates.size() < kRounds) {
+    RETURN_IF_ERROR(all.barrier());
+    const int64_t began_us = monotonic_us();
+    RETURN_IF_ERROR(all.exchange(out, in));
+    ASSIGN_OR_RETURN(const int64_t took_us,
+                     ranks.most(std::max<int64_t>(1, monotonic_us() - began_us)));
+    rates.push_back(1e6 * static_cast<double>(arriving.size()) / static_cast<double>(took_us));
+  }
+  std::sort(rates.begin(), rates.end());
+  return rates[kRounds / 2];
+}
+
+// `rate`: all_to_all_rate().
 Result<std::vector<Step>> run(const RunConfig& config, Kind kind, const Settings& settings,
-                              RankGroup& ranks) {
+                              double rate, RankGroup& ranks) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Storage> storage,
                    open_storage(IoKind::kThreads, config.train.output_dir));
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
@@ -136,7 +192,11 @@ Result<std::vector<Step>> run(const RunConfig& config, Kind kind, const Settings
     Step& step = steps.emplace_back();
     step.step_s = 1e-6 * static_cast<double>(monotonic_us() - began_us);
     step.imbalance = imbalance_of(session.shape(), result);
+    const ExpertDevices homes = homes_of(session.shape());
     ASSIGN_OR_RETURN(step.moved, trainer->balance_homes());
+    if (step.moved.moves.swaps.empty()) continue;
+    ASSIGN_OR_RETURN(step.piper, migration_cost(homes, homes_of(session.shape()), ranks.size(),
+                                                settings.piper_bytes(), rate));
   }
   return steps;
 }
@@ -147,6 +207,40 @@ double mean(const std::vector<Step>& steps, size_t begin, size_t end, const Valu
   double sum = 0;
   for (size_t i = begin; i < end; ++i) sum += value(steps[i]);
   return sum / static_cast<double>(end - begin);
+}
+
+// What all moves took and brought, and whether the dearest was cheap enough.
+void print_moves(const Settings& settings, const std::vector<Step>& stay,
+                 const std::vector<Step>& move) {
+  double saved_s = 0, moves_s = 0, steps_s = 0, dearest = 0;
+  int64_t first = -1, paid = -1;
+  for (size_t i = 0; i < move.size(); ++i) {
+    steps_s += move[i].step_s;
+    if (first >= 0) saved_s += stay[i].step_s - move[i].step_s;
+    if (!move[i].moved.moves.swaps.empty()) {
+      moves_s += move[i].moved.took_s;
+      const size_t next = std::min(move.size(), i + 1 + static_cast<size_t>(settings.every));
+      const auto step_s = [](const Step& step) { return step.step_s; };
+      const double until_next_s =
+          next > i + 1 ? mean(move, i + 1, next, step_s) : mean(move, 0, i + 1, step_s);
+      dearest = std::max(
+          dearest, move[i].moved.took_s / (until_next_s * static_cast<double>(settings.every)));
+      if (first < 0) first = static_cast<int64_t>(i) + 1;
+      paid = -1;
+    }
+    if (first >= 0 && paid < 0 && saved_s >= moves_s) paid = static_cast<int64_t>(i) + 1;
+  }
+  if (first < 0) {
+    std::printf("  nothing moved\n");
+    return;
+  }
+  std::printf(
+      "  moves took %.1f ms in all, %.2f %% of the steps, and steps behind the first took "
+      "%.1f ms less; paid for good %s\n"
+      "  the dearest move took %.2f %% of each step until the next look: %s (< %.0f %%)\n",
+      1e3 * moves_s, 100 * moves_s / steps_s, 1e3 * saved_s,
+      paid < 0 ? "never" : strf("at step %lld", (long long)paid).c_str(), 100 * dearest,
+      dearest < kMostShare ? "held" : "NOT HELD", 100 * kMostShare);
 }
 
 void print_runs(const char* name, const Settings& settings, const std::vector<Step>& stay,
@@ -163,38 +257,15 @@ void print_runs(const char* name, const Settings& settings, const std::vector<St
     std::printf("  %3zu to %3zu  %5.2f %5.2f  %7.1f %7.1f", begin + 1, end,
                 mean(stay, begin, end, imbalance), mean(move, begin, end, imbalance),
                 mean(stay, begin, end, step_ms), mean(move, begin, end, step_ms));
-    const Trainer::Moved& moved = move[end - 1].moved;
-    const auto swaps = static_cast<double>(moved.moves.swaps.size());
-    if (swaps > 0) {
-      const double rate = static_cast<double>(moved.moves.bytes) / 2 / moved.moves.move_s;
-      std::printf("  %24.0f  %7.2f  %6.1f; %6.1f, %6.1f", 2 * swaps,
-                  1e-6 * static_cast<double>(moved.moves.bytes), 1e3 * moved.took_s,
-                  1e3 * moved.moves.move_s, 1e3 * swaps * 16 * settings.expert_parameters() / rate);
+    const Step& last = move[end - 1];
+    if (!last.moved.moves.swaps.empty()) {
+      std::printf("  %24lld  %7.2f  %6.1f; %6.1f, %6.1f", (long long)last.piper.moved_experts,
+                  1e-6 * static_cast<double>(last.moved.moves.bytes), 1e3 * last.moved.took_s,
+                  1e3 * last.moved.moves.move_s, 1e3 * last.piper.seconds);
     }
     std::printf("\n");
   }
-  double saved_s = 0, moves_s = 0;
-  int64_t first = -1, paid = -1;
-  for (size_t i = 0; i < move.size(); ++i) {
-    if (first >= 0) saved_s += stay[i].step_s - move[i].step_s;
-    if (!move[i].moved.moves.swaps.empty()) {
-      moves_s += move[i].moved.took_s;
-      if (first < 0) first = static_cast<int64_t>(i) + 1;
-      paid = -1;
-    }
-    if (first >= 0 && paid < 0 && saved_s >= moves_s) paid = static_cast<int64_t>(i) + 1;
-  }
-  if (first < 0) {
-    std::printf("  nothing moved\n");
-    return;
-  }
-  std::printf(
-      "  moves took %.1f ms in all, %.2f %% of the steps, and steps behind the first took "
-      "%.1f ms less; paid for good %s\n",
-      1e3 * moves_s,
-      100 * moves_s / mean(move, 0, move.size(), [](const Step& s) { return s.step_s; }) /
-          static_cast<double>(move.size()),
-      1e3 * saved_s, paid < 0 ? "never" : strf("at step %lld", (long long)paid).c_str());
+  print_moves(settings, stay, move);
 }
 
 // The same on all ranks.
@@ -222,13 +293,14 @@ Status study(const Settings& settings, MpiCommunicator& all) {
   config.optim.schedule = ScheduleKind::kConstant;
   config.memory.device = config.memory.host = MemorySize::of_bytes(256 * kMiB);
   config.parallel.place = PlaceKind::kHome;
+  ASSIGN_OR_RETURN(const double rate, all_to_all_rate(settings.piper_bytes(), all, ranks));
   if (all.rank() == 0) {
     std::printf(
         "%d ranks of cpu/%g, %lld layers of %lld experts of %lld x %lld, %lld tokens a step, "
-        "looked at every %lld steps\n",
+        "looked at every %lld steps; an all-to-all of messages of %.2f MB, alone: %.0f MB/s\n",
         all.size(), slow, (long long)settings.layers, (long long)settings.experts,
         (long long)settings.hidden, (long long)settings.ffn, (long long)settings.tokens,
-        (long long)settings.every);
+        (long long)settings.every, 1e-6 * static_cast<double>(settings.piper_bytes()), 1e-6 * rate);
   }
   const std::pair<Kind, const char*> kinds[] = {
       {Kind::kSkewed, "skewed: half of rank 0's experts have six times the tokens of others"},
@@ -239,7 +311,7 @@ Status study(const Settings& settings, MpiCommunicator& all) {
     for (const bool moves : {false, true}) {
       tiny.new_run();
       config.parallel.migrate_steps = moves ? settings.every : 0;
-      ASSIGN_OR_RETURN(of[moves], run(config, kind, settings, ranks));
+      ASSIGN_OR_RETURN(of[moves], run(config, kind, settings, rate, ranks));
     }
     if (all.rank() == 0) print_runs(name, settings, of[0], of[1]);
     std::fflush(stdout);
@@ -250,10 +322,130 @@ Status study(const Settings& settings, MpiCommunicator& all) {
   return Status();
 }
 
+constexpr double kSpeed = 4, kSlowed = 12;  // times as slow as the CPU
+// What is even by these speeds: of both as fast, and of one three times as slow as the other.
+constexpr double kEvenBefore = 1.0 / 2, kEvenAfter = 1.0 / 4;
+
+// What the device that becomes slower has of a step.
+struct SlowedStep {
+  double tokens = 0, rows = 0;  // of all that are attended to, and of experts
+  double step_s = 0, loss = 0;
+};
+
+// The second of two devices' part of what both have; `of_device` takes turns with them.
+double part_of_second(const std::vector<int64_t>& of_device) {
+  int64_t both[2] = {0, 0};
+  for (size_t i = 0; i < of_device.size(); ++i) both[i % 2] += of_device[i];
+  return static_cast<double>(both[1]) / static_cast<double>(both[0] + both[1]);
+}
+
+// Behind step `slowed_at` the second device becomes slower.
+Result<std::vector<SlowedStep>> run_slowed(const RunConfig& config, const Settings& settings,
+                                           int64_t slowed_at) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Storage> storage,
+                   open_storage(IoKind::kThreads, config.train.output_dir));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                   Trainer::start(config, false, storage.get()));
+  std::vector<SlowedStep> steps;
+  while (trainer->steps_done() < settings.slowed_steps) {
+    Executor& executor = trainer->session().executor();
+    const RunShape& shape = trainer->session().shape();
+    CHECK(shape.devices == 2 && !shape.seat_speeds.empty(), "experts would stay where they are");
+    if (trainer->steps_done() >= slowed_at) executor.throttle(1, {kSlowed, kSlowed});
+    SlowedStep& step = steps.emplace_back();
+    step.tokens = part_of_second(attended_tokens(shape, shape.shard_device));
+    std::vector<int64_t> rows = executor.expert_rows();
+    const int64_t began_us = monotonic_us();
+    ASSIGN_OR_RETURN(const StepResult result, trainer->step());
+    step.step_s = 1e-6 * static_cast<double>(monotonic_us() - began_us);
+    step.loss = result.loss;
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = executor.expert_rows()[i] - rows[i];
+    step.rows = part_of_second(rows);
+    ASSIGN_OR_RETURN(const bool pays, trainer->measure_shares());
+    if (!pays) continue;
+    RETURN_IF_ERROR(trainer->save());
+    RETURN_IF_ERROR(trainer->deal_again());
+  }
+  return steps;
+}
+
+void print_slowed(const Settings& settings, const std::vector<SlowedStep>& steps) {
+  std::printf("  step   ms   its tokens   its rows of experts   even by speed\n");
+  int64_t within = -1;  // the first step of those behind which all are
+  for (int64_t i = settings.slowed_at - 3; i < std::ssize(steps); ++i) {
+    const SlowedStep& step = steps[static_cast<size_t>(i)];
+    const bool slowed = i >= settings.slowed_at;
+    std::printf("  %4lld %6.0f %10.3f %15.3f %19.3f\n", (long long)i + 1, 1e3 * step.step_s,
+                step.tokens, step.rows, slowed ? kEvenAfter : kEvenBefore);
+    const bool near = std::abs(step.tokens - kEvenAfter) <= 0.1 * kEvenAfter;
+    if (!slowed || !near) within = -1;
+    if (slowed && near && within < 0) within = i;
+  }
+  if (within < 0) {
+    std::printf("  its tokens are not within 10 %% of what is even: NOT HELD (<= 5 steps)\n");
+    return;
+  }
+  const int64_t steps_after = within - settings.slowed_at;
+  std::printf("  its tokens are within 10 %% of what is even after %lld steps: %s (<= 5 steps)\n",
+              (long long)steps_after, steps_after <= 5 ? "held" : "NOT HELD");
+}
+
+// Budgets in which a device has room for its share of either deal, and not for all experts: these
+// have their seats by speed.
+void set_slowed(const Settings& settings, TinyRun& tiny) {
+  RunConfig& config = tiny.config();
+  config.train.threads = config.train.optimizer_threads = 1;
+  config.train.shards = settings.shards;
+  config.train.micro_batch_tokens = config.data.sequence_len;
+  config.train.tokens_per_step = settings.shards * config.train.micro_batch_tokens;
+  config.train.steps = config.train.save_steps = 1000;  // a deal in the last one pays
+  config.optim.schedule = ScheduleKind::kConstant;
+  config.memory.device = config.memory.host = MemorySize::of_bytes(256 * kMiB);
+  config.train.devices = {strf("cpu/%g", kSpeed), strf("cpu/%g", kSlowed)};
+  tiny.use_minimum_budgets();
+  config.memory.device = MemorySize::of_bytes(config.device_bytes() / 8 * 9);
+  config.memory.host = MemorySize::of_bytes(256 * kMiB);
+  config.train.devices = {strf("cpu/%g*2", kSpeed)};
+  config.parallel.shares = ShareKind::kMeasured;
+}
+
+Status study_slowed(const Settings& settings) {
+  TinyRun tiny(DType::kBF16, tiny_with(model_of(settings).c_str()).c_str());
+  set_slowed(settings, tiny);
+  std::printf(
+      "two devices of cpu/%g, %lld layers of %lld experts of %lld x %lld, %lld tokens a step in "
+      "%lld shards; behind step %lld the second one becomes cpu/%g\n",
+      kSpeed, (long long)settings.layers, (long long)settings.experts, (long long)settings.hidden,
+      (long long)settings.ffn, (long long)tiny.config().train.tokens_per_step,
+      (long long)settings.shards, (long long)settings.slowed_at, kSlowed);
+  ASSIGN_OR_RETURN(const std::vector<SlowedStep> alike,
+                   run_slowed(tiny.config(), settings, settings.slowed_steps));
+  tiny.new_run();
+  ASSIGN_OR_RETURN(const std::vector<SlowedStep> slowed,
+                   run_slowed(tiny.config(), settings, settings.slowed_at));
+  print_slowed(settings, slowed);
+  for (size_t i = 0; i < slowed.size(); ++i) {
+    if (slowed[i].loss == alike[i].loss) continue;
+    return Status(Exit::kInternal, strf("step %zu has another loss than in the run in which no "
+                                        "device becomes slower",
+                                        i + 1));
+  }
+  std::printf("  its losses are those of a run in which no device becomes slower\n");
+  return Status();
+}
+
+Status study_joined(const Settings& settings) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<MpiCommunicator> joined, join_processes(60));
+  return study(settings, *joined);
+}
+
 Settings parse_settings(int argc, char** argv) {
   Settings settings;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--tiny") == 0) settings = kTiny;
+  }
+  for (int i = 1; i < argc; ++i) {
+    settings.slowed = settings.slowed || std::strcmp(argv[i], "--slowed") == 0;
   }
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], "--slow") == 0) settings.slow = std::atof(argv[i + 1]);
@@ -266,8 +458,7 @@ Settings parse_settings(int argc, char** argv) {
 int run_program(int argc, char** argv) {
   const Settings settings = parse_settings(argc, argv);
   set_log_quiet(true);
-  Result<std::unique_ptr<MpiCommunicator>> joined = join_processes(60);
-  const Status ended = joined.ok() ? study(settings, *joined.value()) : joined.status();
+  const Status ended = settings.slowed ? study_slowed(settings) : study_joined(settings);
   if (!ended.ok()) std::fprintf(stderr, "moves_study: %s\n", ended.message().c_str());
   return static_cast<int>(ended.code());
 }
