@@ -162,7 +162,7 @@ Status PageFile::Impl::take_over(const std::vector<PageVersion>& versions) {
     if (entry.present) return mismatch(strf("page %u twice", version.page));
     if (taken[version.extent]) return mismatch(strf("extent %u twice", version.extent));
     taken[version.extent] = true;
-    entry = {true, true, false, version.extent, version.generation, version.checksum};
+    entry = {true, options.slots > 1, false, version.extent, version.generation, version.checksum};
   }
   for (size_t page = 0; page < pages.size(); ++page) {
     if (pages[page].keeps() && pages[page].here && !index[page].present) {

@@ -96,7 +96,8 @@ class PageFile {
   // Opens existing files; superblocks must agree with `pages` (kMismatch) and with `store_id`, and
   // there must be extents for all that are here (kMismatch).
   // `committed` is the checkpoint to continue from: one entry per durable page that is here, each
-  // with an extent of its own, or kMismatch.
+  // with an extent of its own, or kMismatch. With one slot there is none, and these are the pages
+  // of the last versions(), which the next writes replace.
   static Result<std::unique_ptr<PageFile>> open(Storage* storage, const Options& options,
                                                 std::vector<PageSpec> pages,
                                                 const std::string& store_id,

@@ -72,6 +72,12 @@ Status TrainRun::run_steps(bool resumed) {
                             {"version", std::string(PAGODA_VERSION)},
                             {"kernel_set", kernel_set_with(config_.gpus())},
                             {"options", MetricsObject{trainer_->config().to_json()}}});
+  const bool deals = trainer_->makes_checkpoints() || trainer_->saved_step() < 0;
+  if (leads() && config_.parallel.shares == ShareKind::kMeasured && !deals) {
+    log_info(
+        "attention keeps its shards: the run goes on from a checkpoint and makes none "
+        "(train.save_steps is 0)");
+  }
   if (!resumed && trainer_->saved_step() == 0) {
     write(MetricsType::kCheckpoint, {{"step", int64_t{0}}});
   }
@@ -305,8 +311,10 @@ Status TrainRun::balance_homes() {
 Status TrainRun::follow_speeds() {
   ASSIGN_OR_RETURN(const bool pays, trainer_->measure_shares());
   if (!pays) return Status();
-  RETURN_IF_ERROR(save());
-  if (trainer_->saved_step() != trainer_->steps_done()) return Status();
+  if (trainer_->makes_checkpoints()) {
+    RETURN_IF_ERROR(save());
+    if (trainer_->saved_step() != trainer_->steps_done()) return Status();
+  }
   written_ += written_to_disk(trainer_->session());
   const auto start = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(trainer_->deal_again());

@@ -118,23 +118,33 @@ Result<bool> Trainer::measure_shares() {
   if (!changed) return false;
   session_->set_speeds(shares_.devices());
   runner_->plan_again();
-  if (config_.train.save_steps == 0) return false;
+  if (!makes_checkpoints() && saved_step_ >= 0) return false;
   ASSIGN_OR_RETURN(const SessionOptions options, options_of_deal());
   const int64_t left = config_.train.steps - checkpoint_.step;
   if (!shares_.pays(session_->shape(), options.size.shard_device, left)) return false;
   return Session::plan(model_, options).ok();  // false: there is no room for it
 }
 
+// Without checkpoints nothing refers to the stores that the session leaves, if it leaves them.
 Status Trainer::deal_again() {
-  CHECK(saved_step_ == checkpoint_.step);
+  const int64_t saved_step = saved_step_;
   const RankGroup::OwnWork deals(ranks_);
   const int64_t began_us = monotonic_us();
   ASSIGN_OR_RETURN(SessionOptions options, options_of_deal());
+  RunCheckpoint from;
+  if (makes_checkpoints()) {
+    CHECK(saved_step == checkpoint_.step);
+    ASSIGN_OR_RETURN(from, of_rank_0(leads() ? checkpoints().load(saved_step) : RunCheckpoint()));
+  } else {
+    ASSIGN_OR_RETURN(const std::vector<std::string> stores, write_stores());
+    RETURN_IF_ERROR(ranks_.agree(note_stores(stores)));
+    from = checkpoint_;
+  }
   runner_.reset();
   session_.reset();  // its memory goes before there is new
-  ASSIGN_OR_RETURN(RunCheckpoint saved,
-                   of_rank_0(leads() ? checkpoints().load(saved_step_) : RunCheckpoint()));
-  RETURN_IF_ERROR(continue_from(std::move(saved), std::move(options)));
+  RETURN_IF_ERROR(continue_from(std::move(from), std::move(options)));
+  saved_step_ = saved_step;
+  if (!makes_checkpoints()) RETURN_IF_ERROR(leave_old_stores());
   shares_.dealt(seconds_since(began_us));
   return Status();
 }
@@ -203,15 +213,7 @@ Status Trainer::save() {
              (long long)checkpoint_.step, (long long)saved_step_));
   }
   const int64_t began_us = monotonic_us();
-  RETURN_IF_ERROR(drain());
-  Status prepared = session_->pager().flush();
-  if (prepared.ok()) prepared = session_->file().sync();
-  CheckpointStore own = store_;
-  own.store_id = session_->file().store_id();
-  own.kernel_set = kernel_set_with(config_.gpus());
-  if (prepared.ok()) own.pages = session_->file().versions();
-  ASSIGN_OR_RETURN(const std::vector<std::string> stores,
-                   ranks_.agree(prepared, encode_store(own)));
+  ASSIGN_OR_RETURN(const std::vector<std::string> stores, write_stores());
   RETURN_IF_ERROR(ranks_.agree(leads() ? commit(stores) : Status()));
   session_->file().committed();
   saved_step_ = checkpoint_.step;
@@ -225,8 +227,20 @@ Status Trainer::save() {
   return Status();
 }
 
-// Writes the manifest over all ranks' stores, each of which is durable.
-Status Trainer::commit(const std::vector<std::string>& stores) {
+// Makes the step boundary durable. Returns what each rank's store has of it, as text.
+Result<std::vector<std::string>> Trainer::write_stores() {
+  RETURN_IF_ERROR(drain());
+  Status prepared = session_->pager().flush();
+  if (prepared.ok()) prepared = session_->file().sync();
+  CheckpointStore own = store_;
+  own.store_id = session_->file().store_id();
+  own.kernel_set = kernel_set_with(config_.gpus());
+  if (prepared.ok()) own.pages = session_->file().versions();
+  return ranks_.agree(prepared, encode_store(own));
+}
+
+// Makes checkpoint_ this step boundary, with these stores.
+Status Trainer::note_stores(const std::vector<std::string>& stores) {
   checkpoint_.updates = ledger_->updates();
   checkpoint_.record_steps = ledger_->steps_of_record();
   checkpoint_.stores.clear();
@@ -242,6 +256,12 @@ Status Trainer::commit(const std::vector<std::string>& stores) {
     const int wanted = is_durable(session_->shape(), page) ? 1 : 0;
     CHECK(count[page] == wanted, "a page that %d ranks have", count[page]);
   }
+  return Status();
+}
+
+// Writes the manifest over all ranks' stores, each of which is durable.
+Status Trainer::commit(const std::vector<std::string>& stores) {
+  RETURN_IF_ERROR(note_stores(stores));
   return checkpoints().commit(checkpoint_);
 }
 

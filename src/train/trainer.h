@@ -64,11 +64,12 @@ class Trainer {
   Status exchange_homes(std::span<const HomeSwap> swaps);
   // Behind a step: takes the devices' measured speeds where parallel.shares has that and they are
   // others (train/work_balance.h). Experts get their seats by them from then on. True: shards
-  // should be dealt again, which pays, and a checkpoint can be made.
+  // should be dealt again, which pays. A run that went on from a checkpoint and makes none keeps
+  // its deal: its stores are that checkpoint's.
   Result<bool> measure_shares();
-  // Deals shards by the measured speeds and goes on from the checkpoint that was just saved, as a
-  // resumed run does: the session is another one. Changes no bit of the run. After an error there
-  // is no session. REQUIRES: measure_shares() was true, and this step has been saved.
+  // Deals shards by the measured speeds and goes on from this step's stores, as a resumed run does:
+  // the session is another one. Changes no bit of the run. After an error there is no session.
+  // REQUIRES: measure_shares() was true, and a run that makes checkpoints has saved this step.
   Status deal_again();
   const RowMeans& row_means() const { return homes_.means(); }  // of experts, since the start
   // The mean loss over the first `config.train.eval_batches` microbatches of the evaluation text.
@@ -83,6 +84,7 @@ class Trainer {
   // Continues the prompts of `sample` by the likeliest tokens. Changes no bit of the run.
   Result<std::vector<Sample>> sample();
   bool can_sample() const { return !prompts_.empty(); }
+  bool makes_checkpoints() const { return config_.train.save_steps > 0; }
   // Saves a durable checkpoint of this step boundary, if there is none yet. Saves nothing after a
   // skipped step and returns kDiverged: the weights may be spoilt, and those of the last checkpoint
   // are not.
@@ -130,6 +132,8 @@ class Trainer {
   bool weights_are_trusted() const;
   void make_runner();
   Status drain();
+  Result<std::vector<std::string>> write_stores();
+  Status note_stores(const std::vector<std::string>& stores);
   Status commit(const std::vector<std::string>& stores);
   CheckpointDirectory checkpoints() const;
 

@@ -67,6 +67,27 @@ TEST_P(PageFileTest, RoundTripCommitAndReopen) {
   EXPECT_FALSE(store.file->has(6));
 }
 
+// Without checkpoints a page has one extent, which what comes after the store is opened replaces.
+TEST_P(PageFileTest, GoesOnWithOneExtentOfEachPage) {
+  Store store = make_store();
+  store.options.slots = 1;
+  ASSERT_OK(store.create());
+  for (PageId page = 0; page < 6; ++page) ASSERT_OK(store.write(page, 1, 100 + page));
+  ASSERT_OK(store.file->sync());
+  const std::vector<PageVersion> before = store.file->versions();
+  const std::string id = store.file->store_id();
+  store.file.reset();
+  ASSERT_OK(store.open(id, before));
+  for (PageId page = 0; page < 6; ++page) {
+    ASSERT_OK(store.expect(page, 100 + page));
+    ASSERT_OK(store.write(page, 2, 200 + page));
+  }
+  for (PageId page = 0; page < 6; ++page) ASSERT_OK(store.expect(page, 200 + page));
+  ASSERT_OK(store.file->sync());
+  const std::vector<PageVersion> after = store.file->versions();
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i].extent, before[i].extent);
+}
+
 TEST_P(PageFileTest, RefusesWhatDoesNotFit) {
   Store store = make_store();
   ASSERT_OK(store.create());

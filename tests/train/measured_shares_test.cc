@@ -17,7 +17,7 @@ namespace {
 Result<bool> follow(Trainer& trainer) {
   ASSIGN_OR_RETURN(const bool pays, trainer.measure_shares());
   if (!pays) return false;
-  RETURN_IF_ERROR(trainer.save());
+  if (trainer.makes_checkpoints()) RETURN_IF_ERROR(trainer.save());
   RETURN_IF_ERROR(trainer.deal_again());
   return true;
 }
@@ -92,70 +92,100 @@ TEST(MeasuredShares, DealByTheTimeOfExpertsThatFollow) {
   EXPECT_EQ(setup.size.shard_device, (std::vector<int>{0, 0, 0, 0, 1, 1}));
 }
 
-// Each device in turn is the slow one, in the smallest budgets, in several ranks or one, with saves
-// and a resume in between. Whatever is dealt, all ranks have the same, the run its bits, and stages
-// their layers, also where one of a stage's devices attends no more.
-TEST(MeasuredShares, ChangeNoBit) {
-  const Watchdog watchdog("measured shares", std::chrono::seconds(600));
-  RankedTrainers run(ClipKind::kGlobal, 14, [](RunConfig& config) {
-    config.train.tokens_per_step = 256;  // eight microbatches, in eight shards
-    config.optim.schedule = ScheduleKind::kConstant;
-  });
-  int64_t dealt = 0, dealt_in_stages = 0;
-  struct Mesh {
-    int ranks, devices_each;
-    int64_t stages = 1;
+struct Mesh {
+  int ranks, devices_each;
+  int64_t stages = 1;
+  bool saves = true;  // checkpoints
+};
+struct Deals {
+  int64_t all = 0, in_stages = 0, unsaved = 0;
+};
+
+constexpr int64_t kSteps = 14, kResumedAt = 9;
+
+// Each device in turn is the slow one.
+void slow_one(Trainer& trainer) {
+  const DeviceRange own = trainer.session().shape().own_devices();
+  for (int d = 0; d < own.count; ++d) {
+    const bool slow = trainer.steps_done() / 4 % 3 == (own.first + d) % 3;
+    const double factor = slow ? 40 : 4;
+    trainer.session().executor().throttle(d, {factor, factor});
+  }
+}
+
+// Behind a step: all ranks have the same deal, and stages their `layers`.
+Status expect_alike(Trainer& trainer, RankGroup& group, const Mesh& mesh, std::vector<int>& layers,
+                    Deals& deals) {
+  if (mesh.saves && trainer.steps_done() == 3) RETURN_IF_ERROR(trainer.save());
+  RETURN_IF_ERROR(trainer.balance_homes().status());
+  ASSIGN_OR_RETURN(const bool again, follow(trainer));
+  EXPECT_EQ(trainer.saved_step() >= 0, mesh.saves);
+  std::string deal = again ? "dealt:" : "as it was:";
+  for (const int d : trainer.session().shape().shard_device) deal += strf(" %d", d);
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, group.agree(Status(), deal));
+  for (const std::string& of_rank : all) EXPECT_EQ(of_rank, all[0]);
+  if (group.rank() == 0) {
+    deals.all += again;
+    deals.in_stages += again && mesh.stages > 1;
+    deals.unsaved += again && !mesh.saves;
+    const std::vector<int>& now = trainer.session().shape().stages.layers;
+    if (layers.empty()) layers = now;
+    EXPECT_EQ(layers, now);
+  }
+  slow_one(trainer);
+  return Status();
+}
+
+void expect_same_bits(RankedTrainers& run, const Mesh& mesh, Deals& deals) {
+  SCOPED_TRACE(strf("%d x %d, %lld stages, saves %d", mesh.ranks, mesh.devices_each,
+                    (long long)mesh.stages, mesh.saves));
+  run.begin();
+  RunLeg leg{mesh.ranks, mesh.devices_each};
+  leg.smallest = mesh.ranks == 3;
+  leg.until = mesh.saves ? kResumedAt : kSteps;
+  std::vector<int> layers;  // [layer] its stage, in the leg
+  leg.configure = [&](RunConfig& config, int) {
+    if (mesh.stages > 1) config.parallel.layout = LayoutKind::kPipeline;
+    config.parallel.stages = mesh.stages;
+    config.train.devices = {strf("cpu/4*%d", leg.devices_each)};
+    config.train.steps = 1000;
+    if (!mesh.saves) config.train.save_steps = 0;
+    config.parallel.shares = ShareKind::kMeasured;
+    config.parallel.migrate_steps = 3;
   };
-  for (const Mesh& mesh : {Mesh{1, 3}, Mesh{3, 1}, Mesh{2, 2}, Mesh{2, 2, 2}}) {
-    SCOPED_TRACE(
-        strf("%d x %d, %lld stages", mesh.ranks, mesh.devices_each, (long long)mesh.stages));
-    run.begin();
-    RunLeg leg{mesh.ranks, mesh.devices_each};
-    leg.smallest = mesh.ranks == 3;
-    leg.until = 9;
-    std::vector<int> layers;  // [layer] its stage, in the leg
-    leg.configure = [&](RunConfig& config, int) {
-      if (mesh.stages > 1) config.parallel.layout = LayoutKind::kPipeline;
-      config.parallel.stages = mesh.stages;
-      config.train.devices = {strf("cpu/4*%d", leg.devices_each)};
-      config.train.steps = 1000;
-      config.parallel.shares = ShareKind::kMeasured;
-      config.parallel.migrate_steps = 3;
-    };
-    leg.stepped = [&](Trainer& trainer, RankGroup& group) {
-      if (trainer.steps_done() == 3) RETURN_IF_ERROR(trainer.save());
-      RETURN_IF_ERROR(trainer.balance_homes().status());
-      ASSIGN_OR_RETURN(const bool again, follow(trainer));
-      std::string deal = again ? "dealt:" : "as it was:";
-      for (const int d : trainer.session().shape().shard_device) deal += strf(" %d", d);
-      ASSIGN_OR_RETURN(const std::vector<std::string> all, group.agree(Status(), deal));
-      for (const std::string& of_rank : all) EXPECT_EQ(of_rank, all[0]);
-      if (group.rank() == 0) {
-        dealt += again;
-        dealt_in_stages += again && mesh.stages > 1;
-        const std::vector<int>& now = trainer.session().shape().stages.layers;
-        if (layers.empty()) layers = now;
-        EXPECT_EQ(layers, now);
-      }
-      const DeviceRange own = trainer.session().shape().own_devices();
-      for (int d = 0; d < own.count; ++d) {
-        const bool slow = trainer.steps_done() / 4 % 3 == (own.first + d) % 3;
-        const double factor = slow ? 40 : 4;
-        trainer.session().executor().throttle(d, {factor, factor});
-      }
-      return Status();
-    };
-    LegOutcome outcome = run.run(leg);
-    ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+    return expect_alike(trainer, group, mesh, layers, deals);
+  };
+  LegOutcome outcome = run.run(leg);
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  if (mesh.saves) {
     leg.resume = true;
-    leg.until = 14;
+    leg.until = kSteps;
     layers.clear();
     outcome = run.run(leg);
     ASSERT_TRUE(outcome.ok()) << outcome.status().message();
-    EXPECT_EQ(run.sha256(), run.expected());
   }
-  EXPECT_GT(dealt, 2) << "nothing was tried";
-  EXPECT_GT(dealt_in_stages, 0) << "nothing was tried in stages";
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
+// Each device in turn is the slow one, in the smallest budgets, in several ranks or one, with saves
+// and a resume in between or with neither. Whatever is dealt, all ranks have the same, the run its
+// bits, and stages their layers, also where one of a stage's devices attends no more.
+TEST(MeasuredShares, ChangeNoBit) {
+  const Watchdog watchdog("measured shares", std::chrono::seconds(600));
+  RankedTrainers run(ClipKind::kGlobal, kSteps, [](RunConfig& config) {
+    config.train.tokens_per_step = 256;  // eight microbatches, in eight shards
+    config.optim.schedule = ScheduleKind::kConstant;
+  });
+  Deals deals;
+  for (const Mesh& mesh : {Mesh{1, 3}, Mesh{3, 1}, Mesh{2, 2}, Mesh{2, 2, 2}, Mesh{1, 3, 1, false},
+                           Mesh{2, 2, 1, false}}) {
+    expect_same_bits(run, mesh, deals);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(deals.all, 2) << "nothing was tried";
+  EXPECT_GT(deals.in_stages, 0) << "nothing was tried in stages";
+  EXPECT_GT(deals.unsaved, 0) << "nothing was tried without checkpoints";
 }
 
 }  // namespace
