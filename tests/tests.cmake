@@ -140,11 +140,12 @@ if(PAGODA_HAS_CUBLAS)
 elseif(PAGODA_HAS_CUDA)
   set_property(TARGET cuda_products_test PROPERTY SOURCES tests/cuda/skipped.cc)
 endif()
-# trainer_fault_test makes one call in four fail.
+# trainer_fault_test makes one call in four fail, and process_moves_test kills at one in five.
 if(NOT PAGODA_SANITIZE)
   add_test(NAME trainer_fault_every_call COMMAND trainer_fault_test --every-call)
-  set_tests_properties(trainer_fault_every_call PROPERTIES TIMEOUT 900 LABELS for_all
-    ENVIRONMENT CUDA_VISIBLE_DEVICES=)
+  add_test(NAME process_moves_every_call COMMAND process_moves_test --every-call)
+  set_tests_properties(trainer_fault_every_call process_moves_every_call
+    PROPERTIES TIMEOUT 900 LABELS for_all ENVIRONMENT CUDA_VISIBLE_DEVICES=)
 endif()
 # What libFuzzer runs in a build of its own (tests/fuzz/fuzz.cmake), replayed.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/*.cc)
@@ -323,7 +324,7 @@ set(long_tests trainer_fault_test root_promise_table_test root_promise_test proc
   predicted_bytes_test pager_test ranks_run_test stages_promise_test zebra_promise_test check_tree)
 set(longest_tests es_moe_tables ranks_moves_test ranks_trainer_test ranks_faults_test)
 if(NOT PAGODA_SANITIZE)
-  list(APPEND longest_tests trainer_fault_every_call)
+  list(APPEND longest_tests trainer_fault_every_call process_moves_every_call)
   list(APPEND long_tests attack_quick attack_self_test)
 endif()
 set_tests_properties(${long_tests} PROPERTIES COST 1)
