@@ -254,7 +254,8 @@ add_test(NAME cluster_tour
           ${PROJECT_BINARY_DIR}/cluster-tour)
 set_tests_properties(cluster_tour PROPERTIES LABELS for_all SKIP_RETURN_CODE 69)
 
-# Programs that measure and that no test runs: ninja benches, or one by its name.
+# Programs that measure: ninja benches, or one by its name. Tests try those that every build makes,
+# with --tiny, which times nothing.
 add_custom_target(benches)
 function(pagoda_bench name room)
   list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/tools/bench/)

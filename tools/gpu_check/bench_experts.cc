@@ -1,6 +1,7 @@
 // The products of a layer's experts, forward and backward, top-1: beside one dense product of their
 // flops, the library's products of experts in a loop and in one call, torch._grouped_mm, and what a
-// step does, whose experts are pages: groups of row blocks.
+// step does that copies rows, whose experts are pages: groups of row blocks. (Where there is room a
+// step reads rows in place.)
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -199,8 +200,8 @@ std::string ExpertBench::library_groups() {
               same ? "the same" : "OTHER");
 }
 
-// Computes like a step: at most group_blocks row blocks at a time, whose rows are copied to one
-// place.
+// Computes like a step that copies rows: at most group_blocks row blocks at a time, whose rows are
+// gathered in one place.
 void ExpertBench::forward_in_groups(int64_t group_blocks) {
   int64_t begin = 0, row = 0, room = group_blocks;
   std::vector<RowsOfWeight> up, down;
