@@ -9,6 +9,7 @@
 #include "config/computed_with.h"
 #include "model/model_config.h"
 #include "parallel/launcher.h"
+#include "plan/exchange/home_moves.h"
 #include "plan/machine/model_cost.h"
 #include "preview/this_machine.h"
 #include "report/report.h"
@@ -29,6 +30,18 @@ double peak_flops_of(const MachineSheet& machine) {
 
 double written_to_disk(Session& session) {
   return static_cast<double>(session.file().counters().write_bytes);
+}
+
+// Exchanges of homes in their order: {"layer": [0, 2], "a": [3, 0], "b": [5, 1]}, the two experts
+// of each.
+MetricsObject swaps_object(const RunShape& shape, std::span<const HomeSwap> swaps) {
+  std::vector<int64_t> layers, a, b;
+  for (const HomeSwap& swap : swaps) {
+    layers.push_back(shape.records[static_cast<size_t>(swap.a)].layer);
+    a.push_back(shape.records[static_cast<size_t>(swap.a)].expert);
+    b.push_back(shape.records[static_cast<size_t>(swap.b)].expert);
+  }
+  return metrics_object({{"layer", layers}, {"a", a}, {"b", b}});
 }
 
 // A signal that interrupts work between steps is looked at behind it.
@@ -300,6 +313,7 @@ Status TrainRun::balance_homes() {
            moved.took_s, 100 * moves.gain_s / step_s_));
   write(MetricsType::kMove, {{"step", trainer_->steps_done()},
                              {"experts", experts},
+                             {"swaps", swaps_object(trainer_->session().shape(), moves.swaps)},
                              {"bytes", moves.bytes},
                              {"move_s", moved.took_s},
                              {"expected_move_s", moves.move_s},
