@@ -18,8 +18,8 @@ so that all of them fit on a few cores.
             shares of 1.5 to 1 come out nearly exact. Below it, whether what is saved is 0.9 of the
             most that can be
   ablation  Figure 9: the whole of it, data-centric on two processes, and it without each part
-  homes     what `plan --routing` says that other homes would gain, from what a run recorded, beside
-            what the run gains when its experts move there; of a text that favours some experts
+  homes     what moving experts gains by `plan --routing`, from what a run recorded, and executed,
+            of a text that favours some experts (home_tables.py)
   shifting  how steady steps are where each of them favours other experts, rows that travel to
             experts' homes, data- and model-centric: the standard deviation of step times over their
             mean, beside that on a text of which experts get about equal parts in all steps
@@ -41,12 +41,12 @@ Rounds and ratios are device_tables.py's. All runs of a table that differ in how
 alone are held to equal losses, model-centric ones within rounding.
 """
 
-import math
 import random
 import statistics
 import string
 
-from device_tables import SLOW, main, number, of_ranks, resident, sent
+from device_tables import SLOW, main, number, of_ranks, sent
+from home_tables import homes
 from pagoda_runs import LAYERS, WARM_STEPS, budget, fail
 from table_text import print_rows, spread, verdict
 
@@ -63,11 +63,8 @@ LEAST_SAVED = 0.9
 MODEL = {"parallel.sharing": "model"}
 HALVES = MODEL | {"parallel.hidden_shares": [1, 1]}
 WHOLE = "all of it"
-MOVED_RANKS = {"full": (2, 4), "tiny": (2,)}
-for by_scale in (TOP_K, SHARING_TOP_K, RATIOS, MOVED_RANKS):
+for by_scale in (TOP_K, SHARING_TOP_K, RATIOS):
     by_scale["small"] = by_scale["full"]
-BY_SWAPS = "swaps with any device"  # a run's
-MOVED_EXPERTS, MOVED_EVERY = 16, 6  # steps until homes move, and as many behind that
 SHIFTED_STEPS = {"full": 24, "small": 24, "tiny": 4}
 LEAST_SHIFT = 0.1  # of the busiest expert's rows over the mean, from one step to another
 
@@ -245,15 +242,6 @@ def ablation(bench, scale):
                 for name in variants])
 
 
-def write_skewed_text(path):
-    """Letters of which the first are much more frequent, as tokens of which some experts get
-    most."""
-    letters = string.ascii_lowercase
-    drawn = random.Random(1).choices(letters, [1 / (i + 1) for i in range(len(letters))],
-                                     k=300_000)
-    path.write_text("".join(drawn), encoding="utf-8")
-
-
 def write_shifting_text(path, row, rows=64):
     """Rows of so many letters, half of which are the row's own one, a quarter its next, and so
     on."""
@@ -262,66 +250,6 @@ def write_shifting_text(path, row, rows=64):
         drawn.shuffle(letters)
         text += drawn.choices(letters, [2**-i for i in range(len(letters))], k=row)
     path.write_text("".join(text), encoding="utf-8")
-
-
-def behind(run, field):
-    """The median of a field over the steps behind those until the move, but for the first."""
-    return statistics.median(step[field] for step in run.steps if step["step"] > MOVED_EVERY + 1)
-
-
-def piper_s(bench, move):
-    """What Piper's Table IV would have for so many experts: 48 d f bytes each, over the rate at
-    which they did move. Half of what moves leaves either rank."""
-    rate = move["bytes"] / 2 / move["move_s"]
-    return move["experts"] / 2 * 48 * bench.shape.hidden * bench.shape.ffn / rate
-
-
-def cells_of_moves(bench, stay, move, planned):
-    """Executed and planned gains, and what the moves took."""
-    own = planned["homes"][0]
-    other = next(homes for homes in planned["homes"] if homes["name"] == BY_SWAPS)
-    pairs = list(zip(stay, move))
-    gain = statistics.median(1 - behind(m, "step_s") / behind(s, "step_s") for s, m in pairs)
-    saved_s = statistics.median(behind(s, "step_s") - behind(m, "step_s") for s, m in pairs)
-    planned_gain = 1 - other["step_s"] / own["step_s"]
-    moves = [m.moves[0] for m in move if m.moves]
-    cells = [f"{own['imbalance']:.3f}, {other['imbalance']:.3f}",
-             f"{own['step_s']:.3f}", f"{statistics.median(behind(s, 'step_s') for s in stay):.3f}",
-             f"{100 * planned_gain:.1f} %", f"{100 * gain:.1f} %",
-             f"{100 * (planned_gain - gain):+.1f} %",
-             f"{other['moved_experts']}, {moves[0]['experts'] if moves else 0}"]
-    if not moves:
-        return cells + ["-"] * 3
-    took_s = statistics.median(one["move_s"] for one in moves)
-    after = math.ceil(took_s / saved_s) if saved_s > 0 else "never"
-    return cells + [f"{1e3 * other['move_s']:.1f}, {1e3 * took_s:.1f}",
-                    f"{1e3 * piper_s(bench, moves[0]):.1f}",
-                    f"{other['pays_after_steps']}, {after}"]
-
-
-def homes(bench, scale):
-    text, steps = bench.text, bench.shape.steps
-    bench.text, bench.shape.steps = bench.folder / "skewed.txt", 2 * MOVED_EVERY
-    write_skewed_text(bench.text)
-    rows = []
-    for count in MOVED_RANKS[scale]:
-        base = resident(bench, MOVED_EXPERTS) | {
-            "train.devices": f"cpu/{8 if count == 2 else 16}", "train.optimizer_threads": 1,
-            "parallel.place": "home", "ranks": count}
-        race = bench.race(f"homes-{count}",
-                          {"stay": base, "move": base | {"parallel.migrate_steps": MOVED_EVERY}})
-        race.expect_same_bits("stay", "move")
-        routing = bench.folder / "routing"
-        bench.run(f"homes-{count}-traced", base | {"train.trace_routing": routing})
-        planned = bench.planned(count, base, profiled=True, routing=routing)["routing"]
-        routing.unlink()
-        rows.append([count] + cells_of_moves(bench, race.runs["stay"], race.runs["move"], planned))
-    bench.text, bench.shape.steps = text, steps
-    print(f"Homes by `plan --routing` and in a run, {MOVED_EXPERTS} experts, rows of the busiest "
-          f"device over the mean before and after; moves behind step {MOVED_EVERY}")
-    print_rows(["ranks", "imbalance", "planned s", "executed s", "gain planned",
-                "executed", "off by", "experts move", "in ms", "Table IV", "pays after steps"],
-               rows)
 
 
 def variation(run):

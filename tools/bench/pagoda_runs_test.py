@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import hexa_tables
+import home_tables
 import launcher
 import memory_peers
 from pagoda_runs import Race, median_interval
@@ -40,6 +41,35 @@ class Effect(unittest.TestCase):
                        faster=[0.99, 1.99, 2.9, 3.9, 4.9, 5.9])
         self.assertEqual(race.effect("slower", "full"), "slower")
         self.assertEqual(race.effect("faster", "full"), "faster")
+
+
+class HomeTables(unittest.TestCase):
+    def test_follows_exchanges_in_their_order(self):
+        # Layer 1: 0 and 2 exchange, so 0 is where 2 was; then 0 and 1: 0 is where 1 was, 1 where 2.
+        move = {"experts": 6, "swaps": {"layer": [1, 1, 2], "a": [0, 0, 3], "b": [2, 1, 0]}}
+        self.assertEqual(home_tables.exchanged([move]),
+                         {(1, 0): 1, (1, 1): 2, (1, 2): 0, (2, 3): 0, (2, 0): 3})
+        back = {"experts": 2, "swaps": {"layer": [2], "a": [0], "b": [3]}}
+        self.assertEqual(home_tables.exchanged([move, back]), {(1, 0): 1, (1, 1): 2, (1, 2): 0})
+
+    def test_gives_experts_the_numbers_of_their_homes(self):
+        trace = "pagoda-routing 1 experts 3\n7 0 1 10 20 30\n7 0 2 1 2 3\n"
+        self.assertEqual(home_tables.with_homes(trace, {(1, 0): 1, (1, 1): 2, (1, 2): 0}),
+                         "pagoda-routing 1 experts 3\n7 0 1 30 10 20\n7 0 2 1 2 3\n")
+        self.assertEqual(home_tables.with_homes(trace, {}), trace)
+
+    def test_plans_each_placement_once(self):
+        swap = {"experts": 2, "swaps": {"layer": [0], "a": [0], "b": [1]}}
+        runs = [SimpleNamespace(moves=moves) for moves in ([swap], [], [swap])]
+        asked = []
+        self.assertEqual(home_tables.plans_of_moves(
+            runs, lambda places: asked.append(places) or "moved", "own"), ["moved", "own", "moved"])
+        self.assertEqual(asked, [{(0, 0): 1, (0, 1): 0}])
+
+    def test_says_whether_the_plan_is_near(self):
+        text = "  2 ranks: gains differ, in parts of a step, by 0.060, NOT HELD (<= 0.05)"
+        self.assertEqual(home_tables.gain_text(2, -0.06, True), text)
+        self.assertEqual(home_tables.gain_text(4, 0, False), "  4 ranks: nothing moved")
 
 
 class HexaTables(unittest.TestCase):
