@@ -60,6 +60,10 @@ def number(value):
     return f"{value:.6g}"
 
 
+def mib(size_bytes):
+    return f"{size_bytes / 2**20:.1f}"
+
+
 def expect_sent(race, *names):
     for name in names:
         for run in race.runs[name]:
@@ -223,13 +227,16 @@ def sent(race, name):
     return f"{statistics.median(all_ranks) / 2**20:.1f}"
 
 
+def most_memory(race, name):
+    """The most bytes that one of the processes had in all, with the program itself."""
+    return max(rank["peak_memory_bytes"] for run in race.runs[name] for step in run.steps
+               for rank in step.get("ranks", [step]))
+
+
 def memory(race, name, plan):
-    """MiB a process: the most of its slots and workspace by the plan, and the most that one of
-    them had in all, with the program itself."""
+    """MiB a process: the most of its slots and workspace by the plan, and the most that one had."""
     planned = max(rank["device_bytes"] + rank["host_bytes"] for rank in plan["ranks"])
-    had = max(rank["peak_memory_bytes"] for run in race.runs[name] for step in run.steps
-              for rank in step.get("ranks", [step]))
-    return f"{planned / 2**20:.0f}, {had / 2**20:.0f}"
+    return f"{planned / 2**20:.0f}, {most_memory(race, name) / 2**20:.0f}"
 
 
 def ranks(bench, _):

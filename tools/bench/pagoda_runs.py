@@ -63,6 +63,9 @@ class Plan:
     least_device: float  # bytes, as all that follow
     least_host: float
     on_device: float  # of memory.device that is used
+    pages_on_device: float  # room for `pages`; the rest of on_device is the step's own
+    guests: float  # room for weights of other processes' experts, in that rest
+    guest_layers: int  # whose weights have room there; 0: they come when they are due
     disk: float
     pages: float  # weights, state, gradients and activations
     weights: float
@@ -81,13 +84,19 @@ class Plan:
                 fail(f"the plan does not say \"{pattern}\":\n{text}")
             return parse_size(found.group(1))
 
-        held = {kind: size(rf"^  {kind} +") for kind in
-                ("weights", "state", "gradients", "activations")}
+        kinds = ("weights", "state", "gradients", "activations")
+        held = {kind: size(rf"^  {kind} +") for kind in kinds}
+        guests = re.search(r"^  guests +([\d.]+ \w+) on the devices.*?(?: in (\d+) layers)?$", text,
+                           re.MULTILINE)
         return Plan(accepted=code not in REFUSED,
                     parameters=float(re.search(r"^model: ([\d.]+) M", text).group(1)) * 1e6,
                     least_device=size("smallest memory.device that would do:"),
                     least_host=size("smallest memory.host that would do:"),
                     on_device=size("^device:"), disk=size("^disk: +"),
+                    pages_on_device=sum(size(rf"^  {kind} +\S+ \S+ in all: room for")
+                                        for kind in kinds),
+                    guests=parse_size(guests.group(1)) if guests else 0.0,
+                    guest_layers=int(guests.group(2) or 0) if guests else 0,
                     pages=sum(held.values()), weights=held["weights"], state=held["state"],
                     resident="everything fits on the device" in text,
                     needs_disk="the rest on disk" in text)

@@ -11,7 +11,7 @@ import hexa_tables
 import home_tables
 import launcher
 import memory_peers
-from pagoda_runs import Race, median_interval
+from pagoda_runs import Plan, Race, median_interval
 
 
 def race_of(**seconds):
@@ -41,6 +41,35 @@ class Effect(unittest.TestCase):
                        faster=[0.99, 1.99, 2.9, 3.9, 4.9, 5.9])
         self.assertEqual(race.effect("slower", "full"), "slower")
         self.assertEqual(race.effect("faster", "full"), "faster")
+
+
+class PlanOfRun(unittest.TestCase):
+    PRINTED = """model: 1.5 M parameters, 0.5 M active per token, 4 layers, 8 experts, top 2
+offloaded; what does not fit goes to host memory
+device: 20.0 MiB of 21.0 MiB (3.0 MiB workspace, 17.0 MiB slots); \
+smallest memory.device that would do: 9.5 MiB
+host:   40.0 MiB of 1.0 GiB; smallest memory.host that would do: 2.0 MiB
+disk:   64.0 KiB
+  weights          6.0 MiB in all: room for 5.0 MiB on the device, 6.0 MiB in host memory
+  state           12.0 MiB in all: room for 0 B on the device, 12.0 MiB in host memory
+  gradients        6.0 MiB in all: room for 1.0 MiB on the device, 6.0 MiB in host memory
+  activations      4.0 MiB in all: room for 2.0 MiB on the device, 4.0 MiB in host memory
+  in-layer         4.0 MiB in all: room for 4.0 MiB on the device, 0 B in host memory
+"""
+
+    def test_says_what_a_step_has_of_its_own(self):
+        plan = Plan.parse(66, self.PRINTED + "  guests           1.5 MiB on the devices, for "
+                          "weights of other processes' experts in 3 layers\n")
+        self.assertEqual(plan.on_device - plan.pages_on_device, 12 * 2**20)
+        self.assertEqual((plan.least_device, plan.guests), (9.5 * 2**20, 1.5 * 2**20))
+        self.assertEqual(plan.guest_layers, 3)
+
+    def test_knows_guests_that_come_when_due_and_none(self):
+        plan = Plan.parse(66, self.PRINTED + "  guests         512.0 KiB on the devices, for "
+                          "weights of other processes' experts, which come when they are due\n")
+        self.assertEqual((plan.guests, plan.guest_layers), (2**19, 0))
+        none = Plan.parse(66, self.PRINTED)
+        self.assertEqual((none.guests, none.guest_layers), (0, 0))
 
 
 class HomeTables(unittest.TestCase):
