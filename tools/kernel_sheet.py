@@ -1,21 +1,27 @@
 #!/usr/bin/env python3
-"""A static sheet of the kernels for GPUs: of each kernel and architecture its registers, spills,
-shared memory, and how many of its blocks a multiprocessor takes. nvcc and ptxas say the first
-three, the CUDA C++ programming guide's rules of occupancy the last. No GPU is needed.
+"""A static sheet of the kernels for GPUs: of each kernel, on each architecture that the portable
+program carries, its registers, spills, shared memory, and how many of its blocks a multiprocessor
+takes. nvcc and ptxas say the first three, the CUDA C++ programming guide's rules of occupancy the
+last. No GPU is needed.
 
-    kernel_sheet.py [--nvcc PATH] > tools/bench/results/kernels.txt   makes the sheet, some minutes
-    kernel_sheet.py [--nvcc PATH] --check    compiles what has changed since, or else one file, and
-                                             compares; exit 1 where a kernel is worse, 69 without
-                                             nvcc
+    kernel_sheet.py [--nvcc PATH]    brings tools/bench/results/kernels.txt up to date: compiles the
+                                     files that changed since, all of them in some twenty minutes of
+                                     a core. The sheet is written behind each file, so that who ends
+                                     it can go on
+    kernel_sheet.py [--nvcc PATH] --check [--all]
+                                     compiles the same files, or else one that has not changed, for
+                                     one architecture, in a seventh of that at most, or with --all
+                                     for each, and compares; exit 1 where a kernel is worse
 
-A kernel is worse that spills more than the sheet says, or of which a multiprocessor takes fewer
-blocks. One that the sheet does not have must not spill; make the sheet anew with it. The standard
+Without nvcc both exit with 69. A kernel is worse that spills more than the sheet says, or of which
+a multiprocessor takes fewer blocks. One that the sheet does not have must not spill. The standard
 library only."""
 
 import argparse
 import concurrent.futures
 import dataclasses
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -27,7 +33,10 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "kernels" / "cuda"
 SHEET = ROOT / "tools" / "bench" / "results" / "kernels.txt"
-ARCHITECTURES = ["90"]  # what a build without a GPU compiles for; ptxas takes minutes for each
+PRESETS = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
+ARCHITECTURES = next(preset["cacheVariables"]["PAGODA_CUDA_ARCHITECTURES"]
+                     for preset in PRESETS if preset["name"] == "portable").split(";")
+CHECKED = "90a"  # by --check, since ptxas takes minutes for each
 ALWAYS = "rope.cu"  # compiled by --check though nothing has changed
 NO_NVCC = 69
 # What tools/cuda.cmake compiles them with.
@@ -45,7 +54,7 @@ class Multiprocessor:
 
 
 KIB = 1024
-MULTIPROCESSORS = {
+MULTIPROCESSORS = {  # by architecture, without the letter of those that have features of their own
     "75": Multiprocessor(1024, 16, 64 * KIB, 0, 256),
     "80": Multiprocessor(2048, 32, 164 * KIB, KIB, 128),
     "86": Multiprocessor(1536, 16, 100 * KIB, KIB, 128),
@@ -64,7 +73,7 @@ def round_up(value, unit):
 
 def blocks_at_once(architecture, threads, registers, shared_bytes):
     """How many blocks of a kernel a multiprocessor takes at once."""
-    of = MULTIPROCESSORS[architecture]
+    of = MULTIPROCESSORS[architecture.rstrip("af")]
     warps = -(-threads // WARP)
     of_warp = round_up(max(registers, 1) * WARP, REGISTER_GRANULARITY)
     most_warps = REGISTERS // of_warp // PARTS * PARTS
@@ -90,19 +99,50 @@ class Kernel:
     def blocks(self):
         return blocks_at_once(self.architecture, self.threads, self.registers, self.shared_bytes)
 
-    def line(self):
-        return (f"{self.architecture:>4}  {self.threads:7}  {self.registers:9}  "
-                f"{self.stack_bytes:5}  {self.spill_bytes:6}  {self.shared_bytes:6}  "
-                f"{self.blocks():6}  {self.file}  {self.name}")
+    def row(self):
+        """What it has in common with the kernels of its line."""
+        return self.file, self.name, self.threads, self.shared_bytes
+
+    def cell(self):
+        more = f":{self.stack_bytes}:{self.spill_bytes}" if self.stack_bytes or self.spill_bytes \
+            else ""
+        return f"{self.registers}:{self.blocks()}{more}"
 
     @staticmethod
-    def parse(line):
-        architecture, threads, registers, stack, spill, shared, _, file, name = line.split(None, 8)
-        return Kernel(file, architecture, name, int(threads), int(registers), int(stack),
-                      int(spill), int(shared))
+    def parse(architecture, row, cell):
+        registers, _, stack, spills = map(int, (cell + ":0:0").split(":")[:4])
+        file, name, threads, shared = row
+        return Kernel(file, architecture, name, threads, registers, stack, spills, shared)
 
 
-HEADING = ("  sm  threads  registers  stack  spills  shared  blocks  file  kernel")
+CELL = 13  # characters: 255:16:184:384
+
+
+def table_lines(kernels):
+    """A heading, and a line for each kernel with a cell for each architecture. A kernel of which
+    architectures have different threads or shared memory has several lines."""
+    lines = ["threads  shared" + "".join(f"{'sm_' + a:>{CELL + 1}}" for a in ARCHITECTURES) +
+             "  file  kernel"]
+    cells = {}  # [row][architecture]
+    for kernel in kernels:
+        cells.setdefault(kernel.row(), {})[kernel.architecture] = kernel.cell()
+    for row in sorted(cells):
+        file, name, threads, shared = row
+        lines.append(f"{threads:7}  {shared:6}" + "".join(
+            f" {cells[row].get(a, '-'):>{CELL}}" for a in ARCHITECTURES) + f"  {file}  {name}")
+    return lines
+
+
+def parse_table(lines):
+    """The kernels of table_lines()."""
+    architectures = [word[3:] for word in lines[0].split() if word.startswith("sm_")]
+    kernels = []
+    for line in lines[1:]:
+        threads, shared, *cells, file, name = line.split(None, 3 + len(architectures))
+        row = file, name, int(threads), int(shared)
+        kernels += [Kernel.parse(a, row, cell) for a, cell in zip(architectures, cells)
+                    if cell != "-"]
+    return kernels
 
 
 def plain_name(demangled):
@@ -213,19 +253,38 @@ def version_of(nvcc):
     return re.search(r"release [\d.]+, V([\d.]+)", said).group(1)
 
 
-def make_sheet(nvcc):
-    lines = [f"tools/kernel_sheet.py, nvcc {version_of(nvcc)}. Stack, spills (stored and loaded) "
-             "and shared memory in bytes;", "blocks that a multiprocessor takes at once.", ""]
-    lines += [f"source {file} {fingerprint(file)}" for file in sources()]
-    lines += ["", HEADING]
-    lines += [kernel.line() for kernel in compile_all(sources(), ARCHITECTURES, nvcc)]
+def sheet_text(version, of_files, kernels):
+    lines = [f"tools/kernel_sheet.py, nvcc {version}. Of each architecture a kernel's registers, "
+             "and the blocks that a multiprocessor takes",
+             "at once; behind these bytes of stack and of spills (stored and loaded), unless both "
+             "are 0. Shared memory in bytes.",
+             "On sm_75 nothing launches a TensorUnit, which multiplies bf16 by tensor cores; 0 "
+             "blocks: it would not fit.", ""]
+    lines += [f"source {file} {of_files[file]}" for file in sorted(of_files)]
+    lines += [""] + table_lines(kernels)
     return "\n".join(lines) + "\n"
+
+
+def update(nvcc):
+    """Compiles what the sheet does not have, and writes the sheet."""
+    version = version_of(nvcc)
+    kernels, of_files, before = read_sheet(SHEET.read_text()) if SHEET.exists() else ({}, {}, "")
+    whole = before == version and {key[0] for key in kernels} == set(ARCHITECTURES)
+    of_files = {file: print_ for file, print_ in of_files.items()
+                if whole and file in sources() and print_ == fingerprint(file)}
+    kept = [kernel for kernel in kernels.values() if kernel.file in of_files]
+    for file in sources():
+        if file not in of_files:
+            kept += compile_all([file], ARCHITECTURES, nvcc)
+            of_files[file] = fingerprint(file)
+        SHEET.write_text(sheet_text(version, of_files, kept))
+    return 0
 
 
 def read_sheet(text):
     """Kernels by key, fingerprints by file, and nvcc's version."""
-    head, table = text.split(HEADING + "\n")
-    kernels = {k.key(): k for k in map(Kernel.parse, table.splitlines())}
+    head, table = re.split(r"^(?=threads )", text, maxsplit=1, flags=re.MULTILINE)
+    kernels = {kernel.key(): kernel for kernel in parse_table(table.splitlines())}
     of_files = dict(re.findall(r"^source (\S+) (\w+)$", head, re.MULTILINE))
     return kernels, of_files, re.search(r"nvcc (\S+)\.", head).group(1)
 
@@ -244,19 +303,20 @@ def worse(kernel, before):
     return found
 
 
-def check(nvcc):
+def check(nvcc, architectures):
     kernels, of_files, version = read_sheet(SHEET.read_text())
     if version_of(nvcc) != version:
         print(f"SKIPPED: the sheet is nvcc {version}'s, this is {version_of(nvcc)}")
         return NO_NVCC
     changed = [file for file in sources() if of_files.get(file) != fingerprint(file)]
     found = []
-    for kernel in compile_all(changed or [ALWAYS], ARCHITECTURES, nvcc):
+    for kernel in compile_all(changed or [ALWAYS], architectures, nvcc):
         found += worse(kernel, kernels.get(kernel.key()))
     for line in found:
         print(line)
     if changed and not found:
-        print(f"no kernel is worse; make the sheet anew, since {', '.join(changed)} changed")
+        print("no kernel is worse; bring the sheet up to date, since these changed: " +
+              ", ".join(changed))
     return 1 if found else 0
 
 
@@ -265,15 +325,15 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nvcc", help="(default: on the path, or of /usr/local/cuda)")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--all", action="store_true", help="check each architecture")
     options = parser.parse_args()
     nvcc = options.nvcc or shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if not nvcc or shutil.which(nvcc) is None:
         print("SKIPPED: there is no nvcc")
         return NO_NVCC
     if options.check:
-        return check(nvcc)
-    sys.stdout.write(make_sheet(nvcc))
-    return 0
+        return check(nvcc, ARCHITECTURES if options.all else [CHECKED])
+    return update(nvcc)
 
 
 if __name__ == "__main__":

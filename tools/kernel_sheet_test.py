@@ -61,6 +61,9 @@ class BlocksAtOnce(unittest.TestCase):
         self.assertEqual(blocks_at_once("90", 32, 16, 0), 32)  # 64 blocks of a warp would do
         self.assertEqual(blocks_at_once("75", 32, 16, 0), 16)
 
+    def test_an_architecture_with_features_of_its_own(self):
+        self.assertEqual(blocks_at_once("90a", 128, 32, 48 * 1024), 4)
+
 
 class Reading(unittest.TestCase):
     NAME = "_ZN6pagoda3gpu10run_kernelINS0_4FillEEEvT_"
@@ -134,15 +137,64 @@ class Fingerprint(unittest.TestCase):
         with self.assertRaisesRegex(SystemExit, "base/dtype.h"):
             kernel_sheet.fingerprint("a.cu")
 
+    def test_an_update_compiles_what_changed(self):
+        compiled = []
+
+        def compile_all(files, architectures, nvcc):
+            compiled.extend(files)
+            return [Kernel(file, of, "Fill", threads=32, registers=16, stack_bytes=0, spill_bytes=0,
+                           shared_bytes=0) for file in files for of in architectures]
+
+        (self.root / "kernels/cuda/b.cu").write_text("")
+        with mock.patch.multiple(kernel_sheet, SHEET=self.root / "sheet", compile_all=compile_all,
+                                 version_of=lambda nvcc: "13.0.88"):
+            self.assertEqual(kernel_sheet.update("nvcc"), 0)
+            self.assertEqual(compiled, ["a.cu", "b.cu"])
+            whole = kernel_sheet.SHEET.read_text()
+            kernel_sheet.update("nvcc")
+            self.assertEqual(compiled, ["a.cu", "b.cu"])
+            (self.root / "kernels/cuda/b.cu").write_text("int more;\n")
+            (self.root / "kernels/cuda/c.cu").write_text("")
+            kernel_sheet.update("nvcc")
+            self.assertEqual(compiled[2:], ["b.cu", "c.cu"])
+            (self.root / "kernels/cuda/b.cu").write_text("")
+            (self.root / "kernels/cuda/c.cu").unlink()
+            kernel_sheet.update("nvcc")
+            self.assertEqual(compiled[4:], ["b.cu"])
+            self.assertEqual(kernel_sheet.SHEET.read_text(), whole)
+
+
+class Table(unittest.TestCase):
+    def test_has_a_line_for_a_kernel(self):
+        plain = Kernel("a.cu", "75", "Fill<int,2>", threads=256, registers=40, stack_bytes=0,
+                       spill_bytes=0, shared_bytes=1024)
+        spills = dataclasses.replace(plain, architecture="90a", registers=255, stack_bytes=24,
+                                     spill_bytes=8)
+        # A warp of 40 registers takes 1280 of 65536, so 48 fit, but a multiprocessor of 7.5 has
+        # 1024 threads. 255 are 8192 for each of 8 warps.
+        with mock.patch.object(kernel_sheet, "ARCHITECTURES", ["75", "90a"]):
+            lines = kernel_sheet.table_lines([plain, spills])
+            self.assertEqual([line.split() for line in lines],
+                             [["threads", "shared", "sm_75", "sm_90a", "file", "kernel"],
+                              ["256", "1024", "40:4", "255:1:24:8", "a.cu", "Fill<int,2>"]])
+            self.assertEqual(kernel_sheet.parse_table(lines), [plain, spills])
+            # One architecture has other shared memory.
+            other = dataclasses.replace(spills, shared_bytes=2048)
+            lines = kernel_sheet.table_lines([plain, other])
+            self.assertEqual([line.split()[:4] for line in lines[1:]],
+                             [["256", "1024", "40:4", "-"], ["256", "2048", "-", "255:1:24:8"]])
+            self.assertEqual(kernel_sheet.parse_table(lines), [plain, other])
+
 
 class TheSheet(unittest.TestCase):
     def test_reads_back(self):
         text = kernel_sheet.SHEET.read_text()
         kernels, of_files, _ = kernel_sheet.read_sheet(text)
-        table = text.split(kernel_sheet.HEADING + "\n")[1].splitlines()
-        self.assertEqual([kernel.line() for kernel in kernels.values()], table)
+        self.assertEqual(text.splitlines()[-len(kernel_sheet.table_lines(kernels.values())):],
+                         kernel_sheet.table_lines(kernels.values()))
         self.assertEqual(sorted(of_files), kernel_sheet.sources(), "a file is missing or gone")
         self.assertEqual({key[0] for key in kernels}, set(kernel_sheet.ARCHITECTURES))
+        self.assertIn(kernel_sheet.CHECKED, kernel_sheet.ARCHITECTURES)
 
 
 if __name__ == "__main__":
