@@ -1,7 +1,6 @@
 #include "plan/exchange/expert_migration.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -54,21 +53,14 @@ class HillClimb {
     }
   }
 
-  // False when no swap of the fullest device helps, of at most `most_swaps` at once.
-  bool climb(SwapPartner partner, int most_swaps, Migration& migration);
+  // False when no swap of the fullest device helps.
+  bool climb(SwapPartner partner, Migration& migration);
 
  private:
-  // One or two experts of a device, by their places in experts_.
-  struct Places {
-    std::array<size_t, 2> at = {0, 0};
-    size_t count = 1;
-    int64_t tokens = 0;
-    std::array<int32_t, 2> kinds = {0, 0};  // of two, ascending
-  };
   struct Choice {
     size_t device = 0;
-    Places given, taken;
-    double fuller = 0;  // load of the fuller of the two devices afterwards
+    size_t given = 0, taken = 0;  // places in experts_ of the fullest device, and of this one
+    double fuller = 0;            // load of the fuller of the two devices afterwards
   };
 
   size_t fullest() const {
@@ -80,10 +72,8 @@ class HillClimb {
   int32_t kind(size_t device, size_t place) const {
     return kind_[static_cast<size_t>(experts_[device][place])];
   }
-  std::vector<Places> pairs(size_t device) const;
-  void try_swap(size_t fullest, const Choice& choice, std::optional<Choice>& best) const;
+  void try_swap(size_t fullest, Choice choice, std::optional<Choice>& best) const;
   void try_device(size_t fullest, size_t other, std::optional<Choice>& best) const;
-  void try_pairs(size_t fullest, size_t other, std::optional<Choice>& best) const;
   void carry_out(size_t fullest, const Choice& choice, Migration& migration);
 
   void give(size_t from, size_t to, int64_t tokens) {
@@ -97,99 +87,48 @@ class HillClimb {
   std::vector<std::vector<int32_t>> experts_;  // [device]
 };
 
-// Keeps in `best` an exchange that leaves the fuller of both devices emptier than it does. For two
+// Keeps in `best` a swap that leaves the fuller of both devices emptier than it does. For two
 // devices, whose sum stays, the best one brings their loads closest.
-void HillClimb::try_swap(size_t fullest, const Choice& choice, std::optional<Choice>& best) const {
-  const auto given = static_cast<double>(choice.given.tokens - choice.taken.tokens);
-  const double fuller = std::max(loads_[fullest] - given * token_s_[fullest],
-                                 loads_[choice.device] + given * token_s_[choice.device]);
-  if (fuller >= (best ? best->fuller : loads_[fullest])) return;
-  best = choice;
-  best->fuller = fuller;
+void HillClimb::try_swap(size_t fullest, Choice choice, std::optional<Choice>& best) const {
+  const auto given = static_cast<double>(tokens(fullest, choice.given) -
+                                         tokens(choice.device, choice.taken));
+  choice.fuller = std::max(loads_[fullest] - given * token_s_[fullest],
+                           loads_[choice.device] + given * token_s_[choice.device]);
+  if (choice.fuller < (best ? best->fuller : loads_[fullest])) best = choice;
 }
 
 void HillClimb::try_device(size_t fullest, size_t other, std::optional<Choice>& best) const {
   for (size_t i = 0; i < experts_[fullest].size(); ++i) {
     for (size_t j = 0; j < experts_[other].size(); ++j) {
-      if (kind(fullest, i) != kind(other, j)) continue;
-      try_swap(fullest, {other, {{i}, 1, tokens(fullest, i)}, {{j}, 1, tokens(other, j)}, 0},
-               best);
+      if (kind(fullest, i) == kind(other, j)) try_swap(fullest, {other, i, j}, best);
     }
-  }
-}
-
-// All pairs of the device's experts, sorted by kinds, tokens, then by place.
-std::vector<HillClimb::Places> HillClimb::pairs(size_t device) const {
-  std::vector<Places> all;
-  for (size_t i = 0; i < experts_[device].size(); ++i) {
-    for (size_t j = i + 1; j < experts_[device].size(); ++j) {
-      Places pair{{i, j}, 2, tokens(device, i) + tokens(device, j)};
-      if (kind(device, i) > kind(device, j)) std::swap(pair.at[0], pair.at[1]);
-      pair.kinds = {kind(device, pair.at[0]), kind(device, pair.at[1])};
-      all.push_back(pair);
-    }
-  }
-  std::stable_sort(all.begin(), all.end(), [](const Places& a, const Places& b) {
-    return a.kinds == b.kinds ? a.tokens < b.tokens : a.kinds < b.kinds;
-  });
-  return all;
-}
-
-// Tries only those pairs of the other device, of the same kinds, whose tokens are next to the
-// number that would make both loads equal.
-void HillClimb::try_pairs(size_t fullest, size_t other, std::optional<Choice>& best) const {
-  const std::vector<Places> others = pairs(other);
-  for (const Places& given : pairs(fullest)) {
-    const double wanted = static_cast<double>(given.tokens) -
-                          (loads_[fullest] - loads_[other]) / (token_s_[fullest] + token_s_[other]);
-    const auto above = std::partition_point(others.begin(), others.end(), [&](const Places& p) {
-      return p.kinds == given.kinds ? static_cast<double>(p.tokens) < wanted
-                                    : p.kinds < given.kinds;
-    });
-    const auto try_pair = [&](const Places& taken) {
-      if (taken.kinds == given.kinds) try_swap(fullest, {other, given, taken, 0}, best);
-    };
-    if (above != others.end()) try_pair(*above);
-    if (above != others.begin()) try_pair(*(above - 1));
   }
 }
 
 void HillClimb::carry_out(size_t fullest, const Choice& choice, Migration& migration) {
-  for (size_t i = 0; i < choice.given.count; ++i) {
-    int32_t& a = experts_[fullest][choice.given.at[i]];
-    int32_t& b = experts_[choice.device][choice.taken.at[i]];
-    give(fullest, choice.device, tokens_[static_cast<size_t>(a)] - tokens_[static_cast<size_t>(b)]);
-    migration.swaps.push_back({a, b});
-    std::swap(migration.device_of_expert[static_cast<size_t>(a)],
-              migration.device_of_expert[static_cast<size_t>(b)]);
-    std::swap(a, b);
-  }
+  int32_t& a = experts_[fullest][choice.given];
+  int32_t& b = experts_[choice.device][choice.taken];
+  give(fullest, choice.device, tokens_[static_cast<size_t>(a)] - tokens_[static_cast<size_t>(b)]);
+  migration.swaps.push_back({a, b});
+  std::swap(migration.device_of_expert[static_cast<size_t>(a)],
+            migration.device_of_expert[static_cast<size_t>(b)]);
+  std::swap(a, b);
 }
 
-bool HillClimb::climb(SwapPartner partner, int most_swaps, Migration& migration) {
+bool HillClimb::climb(SwapPartner partner, Migration& migration) {
   const size_t from = fullest();
   std::optional<Choice> best;
-  const auto try_all = [&](auto&& attempt) {
-    for (size_t other = 0; other < loads_.size(); ++other) {
-      if (other != from) attempt(other);
-    }
-  };
   if (partner == SwapPartner::kEmptiest) {
     const auto emptiest = std::min_element(loads_.begin(), loads_.end()) - loads_.begin();
     try_device(from, static_cast<size_t>(emptiest), best);
   } else {
-    try_all([&](size_t other) { try_device(from, other, best); });
-  }
-  if (!best && partner == SwapPartner::kAnyTwice && most_swaps >= 2) {
-    try_all([&](size_t other) { try_pairs(from, other, best); });
+    for (size_t other = 0; other < loads_.size(); ++other) {
+      if (other != from) try_device(from, other, best);
+    }
   }
   if (!best) return false;
   carry_out(from, *best, migration);
   return true;
-}
-
-MigrationCost cost_of(int64_t moved_experts, int64_t device_bytes, double bytes_per_s) {
-  return {moved_experts, device_bytes, static_cast<double>(device_bytes) / bytes_per_s};
 }
 
 Status check_expert(int64_t expert_bytes, double device_bytes_per_s) {
@@ -231,9 +170,7 @@ Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
   }
   HillClimb climb(tokens_per_expert, device_of_expert, std::move(times), std::move(kinds));
   Migration migration{device_of_expert, {}};
-  for (int left = most_swaps; left > 0 && climb.climb(partner, left, migration);) {
-    left = most_swaps - static_cast<int>(migration.swaps.size());
-  }
+  for (int swaps = 0; swaps < most_swaps && climb.climb(partner, migration);) ++swaps;
   return migration;
 }
 
@@ -257,19 +194,8 @@ Result<MigrationCost> migration_cost(const ExpertDevices& before, const ExpertDe
   }
   const int64_t most = std::max(*std::max_element(sent.begin(), sent.end()),
                                 *std::max_element(received.begin(), received.end()));
-  return cost_of(moved, most * expert_bytes, device_bytes_per_s);
-}
-
-Result<MigrationCost> worst_migration_cost(int64_t num_experts, int32_t devices,
-                                           int64_t expert_bytes, double device_bytes_per_s) {
-  RETURN_IF_ERROR(check_integer("num_experts", num_experts));
-  RETURN_IF_ERROR(check_integer("the number of devices", devices));
-  RETURN_IF_ERROR(check_expert(expert_bytes, device_bytes_per_s));
-  if (num_experts % devices != 0) {
-    return Status(Exit::kUsage, strf("%lld experts cannot be divided among %d devices",
-                                     (long long)num_experts, devices));
-  }
-  return cost_of(num_experts, num_experts / devices * expert_bytes, device_bytes_per_s);
+  const int64_t bytes = most * expert_bytes;
+  return MigrationCost{moved, bytes, static_cast<double>(bytes) / device_bytes_per_s};
 }
 
 }  // namespace pagoda

@@ -7,9 +7,7 @@
 // experts that brings their loads closest, while that helps. Taking the best swap of the fullest
 // device with any other (the one after which the fuller of the two is emptiest) gets closer to the
 // optimum in no more than a few swaps, at (devices - 1) times the work; finding the optimum is
-// NP-hard. Where no swap helps any more, two at once between the same devices still may: with few
-// experts a device they bring the fullest device from a thousandth to a ten-thousandth above the
-// mean.
+// NP-hard.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +24,6 @@ using ExpertDevices = std::vector<int32_t>;
 enum class SwapPartner : uint8_t {
   kEmptiest,  // the printed algorithm's
   kAny,
-  kAnyTwice,  // kAny, and where no swap helps, the best two at once
 };
 
 struct ExpertSwap {
@@ -47,12 +44,10 @@ std::vector<int64_t> device_loads(std::span<const int64_t> tokens_per_expert,
                                   const ExpertDevices& device_of_expert, int32_t devices);
 
 // Improves `device_of_expert` for tokens_per_expert (num_experts). Among equal choices it takes the
-// first, counting devices and experts from below. Every swap, or two at once, lowers the sum of the
-// squares of loads, so it ends. Two at once count as two in `swaps` and for most_swaps. kUsage: no
-// expert or device, sizes that differ, a device out of range or without an expert, tokens that are
-// negative or too many to be summed, times of another number or not above zero, kinds of another
-// number. O(swaps * (E / devices)^2), kAny: times devices; kAnyTwice: times log(E / devices) for
-// each two at once.
+// first, counting devices and experts from below. Every swap lowers the sum of the squares of
+// loads, so it ends. kUsage: no expert or device, sizes that differ, a device out of range or
+// without an expert, tokens that are negative or too many to be summed, times of another number or
+// not above zero, kinds of another number. O(swaps * (E / devices)^2), kAny: times devices.
 // `token_s`: [device] how long a token takes it, by which loads are measured; empty: devices are
 // equal, as in the paper. `kind`: [expert] all load their devices, and those of a kind are swapped
 // with each other; empty: all are of one.
@@ -76,10 +71,5 @@ struct MigrationCost {
 Result<MigrationCost> migration_cost(const ExpertDevices& before, const ExpertDevices& after,
                                      int32_t devices, int64_t expert_bytes,
                                      double device_bytes_per_s);
-
-// The cost when every expert of a layer moves: E / devices of them leave each device (Table IV).
-// kUsage: devices that do not divide the experts, bytes or a rate not above zero.
-Result<MigrationCost> worst_migration_cost(int64_t num_experts, int32_t devices,
-                                           int64_t expert_bytes, double device_bytes_per_s);
 
 }  // namespace pagoda

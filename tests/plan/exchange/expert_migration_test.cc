@@ -120,52 +120,6 @@ void expect_hill_climbed(const std::vector<int64_t>& tokens, const ExpertDevices
   }
 }
 
-// kAny first, and then down to where it cannot go, never up.
-void expect_goes_on(const std::vector<int64_t>& tokens, int32_t devices, const Migration& any,
-                    const Migration& twice) {
-  ASSERT_GE(twice.swaps.size(), any.swaps.size());
-  for (size_t s = 0; s < any.swaps.size(); ++s) {
-    EXPECT_EQ(twice.swaps[s].a, any.swaps[s].a);
-    EXPECT_EQ(twice.swaps[s].b, any.swaps[s].b);
-  }
-  EXPECT_LE(busiest(tokens, twice.device_of_expert, devices),
-            busiest(tokens, any.device_of_expert, devices));
-  ExpertDevices at = any.device_of_expert;
-  for (size_t s = any.swaps.size(); s < twice.swaps.size(); ++s) {
-    EXPECT_NE(at[static_cast<size_t>(twice.swaps[s].a)], at[static_cast<size_t>(twice.swaps[s].b)]);
-    std::swap(at[static_cast<size_t>(twice.swaps[s].a)], at[static_cast<size_t>(twice.swaps[s].b)]);
-  }
-  EXPECT_EQ(at, twice.device_of_expert);
-}
-
-// No exchange of one or two experts of a fullest device with any other leaves both below it.
-void expect_nothing_left(const std::vector<int64_t>& tokens, int32_t devices,
-                         const ExpertDevices& at) {
-  const std::vector<int64_t> loads = device_loads(tokens, at, devices);
-  const int64_t most = *std::max_element(loads.begin(), loads.end());
-  const auto fullest = static_cast<int32_t>(std::find(loads.begin(), loads.end(), most) -
-                                            loads.begin());
-  std::vector<std::vector<size_t>> own(static_cast<size_t>(devices));
-  for (size_t e = 0; e < at.size(); ++e) own[static_cast<size_t>(at[e])].push_back(e);
-  for (int32_t other = 0; other < devices; ++other) {
-    if (other == fullest) continue;
-    const auto& from = own[static_cast<size_t>(fullest)];
-    const auto& to = own[static_cast<size_t>(other)];
-    for (const size_t a : from) {
-      for (const size_t b : to) {
-        for (const size_t c : from) {
-          for (const size_t d : to) {
-            if ((a == c) != (b == d)) continue;  // one for one, or two for two
-            const int64_t given =
-                tokens[a] - tokens[b] + (a == c ? 0 : tokens[c] - tokens[d]);
-            EXPECT_GE(std::max(most - given, loads[static_cast<size_t>(other)] + given), most);
-          }
-        }
-      }
-    }
-  }
-}
-
 // Algorithm 2, line by line.
 struct Printed {
   std::vector<std::vector<int64_t>> groups;
@@ -202,7 +156,7 @@ Printed algorithm_2(std::vector<std::vector<int64_t>> groups) {
 }
 
 TEST(ExpertMigration, ComesCloseToTheBestAssignment) {
-  Ratios emptiest, any, twice;
+  Ratios emptiest, any;
   for (uint32_t seed = 1; seed <= 1000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -220,20 +174,10 @@ TEST(ExpertMigration, ComesCloseToTheBestAssignment) {
       (partner == SwapPartner::kAny ? any : emptiest)
           .add(reached / best, migration.swaps.size());
     }
-    const Migration once = balance_by_swaps(tokens, from, devices).take();
-    const Migration both =
-        balance_by_swaps(tokens, from, devices, SwapPartner::kAnyTwice).take();
-    expect_goes_on(tokens, devices, once, both);
-    expect_nothing_left(tokens, devices, both.device_of_expert);
-    const auto reached =
-        static_cast<double>(busiest(tokens, both.device_of_expert, devices));
-    EXPECT_GE(reached, best);
-    twice.add(reached / best, both.swaps.size());
   }
   std::printf("lognormal loads (sigma 0.7), 4 to 12 experts, 2 to 4 devices:\n");
   emptiest.print("emptiest");
   any.print("any");
-  twice.print("any twice");
   // What an independent simulation had of its own instances: as printed a mean of 1.044 and a worst
   // of 1.22 in at most 7 swaps; with any partner a mean of 1.007.
   EXPECT_LE(emptiest.mean(), 1.044);
@@ -273,7 +217,7 @@ TEST(ExpertMigration, IsAlgorithm2AsPrinted) {
 TEST(ExpertMigration, OfManyExpertsReachesTheLowerBound) {
   for (const int64_t experts : {64, 128, 256}) {
     for (const int32_t devices : {4, 8, 16}) {
-      Ratios ratios, twice;
+      Ratios ratios;
       for (uint32_t seed = 1; seed <= 20; ++seed) {
         SCOPED_TRACE(testing::Message() << "seed " << seed);
         std::mt19937 random(seed);
@@ -282,7 +226,6 @@ TEST(ExpertMigration, OfManyExpertsReachesTheLowerBound) {
         const Migration migration = balance_by_swaps(tokens, from, devices).take();
         const auto reached = static_cast<double>(
             busiest(tokens, migration.device_of_expert, devices));
-        const std::vector<int64_t> before = tokens;
         std::sort(tokens.begin(), tokens.end());
         const int64_t sum = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
         const int64_t hottest = std::accumulate(
@@ -290,19 +233,12 @@ TEST(ExpertMigration, OfManyExpertsReachesTheLowerBound) {
         const auto bound = static_cast<double>(std::max(div_ceil(sum, devices), hottest));
         EXPECT_GE(reached, bound);
         ratios.add(reached / bound, migration.swaps.size());
-        const Migration both =
-            balance_by_swaps(before, from, devices, SwapPartner::kAnyTwice).take();
-        expect_goes_on(before, devices, migration, both);
-        twice.add(static_cast<double>(busiest(before, both.device_of_expert, devices)) / bound,
-                  both.swaps.size());
       }
       std::printf("%3lld experts on %2d: mean %.5f worst %.5f of the lower bound, at most %zu "
-                  "swaps; two at once mean %.5f worst %.5f, %zu\n",
-                  (long long)experts, devices, ratios.mean(), ratios.worst, ratios.swaps,
-                  twice.mean(), twice.worst, twice.swaps);
+                  "swaps\n",
+                  (long long)experts, devices, ratios.mean(), ratios.worst, ratios.swaps);
       if (experts / devices >= 8) {
         EXPECT_LE(ratios.mean(), 1.0012);
-        EXPECT_LE(twice.mean(), ratios.mean());
       }
     }
   }
@@ -342,7 +278,8 @@ struct TableRow {
   bool gib;  // else 1e9 bytes; times of such rows are GiB over 50e9 bytes a second
 };
 
-// Within 0.2 % in each row's own units: three digits are printed, some cut and some rounded.
+// Every expert goes to the next of 8 devices. Within 0.2 % in each row's own units: three digits
+// are printed, some cut and some rounded.
 TEST(ExpertMigration, OfAWholeLayerIsTableIV) {
   const std::vector<TableRow> rows = {{"Switch-Base", 128, 768, 2048, 1.21, 24.2, false},
                                       {"Mixtral 8x7B", 8, 4096, 14336, 2.63, 52.6, true},
@@ -351,10 +288,15 @@ TEST(ExpertMigration, OfAWholeLayerIsTableIV) {
                                       {"GLaM (1.2T)", 64, 8192, 32768, 102.88, 2057.6, false},
                                       {"DeepSeek-V2", 160, 5120, 1536, 7.04, 140.8, true},
                                       {"DeepSeek-V3", 256, 7168, 2048, 21.00, 420.0, true}};
+  const auto all_move = [](int64_t experts, int64_t expert_bytes) {
+    const ExpertDevices before = in_order(experts, 8);
+    ExpertDevices after = before;
+    for (int32_t& device : after) device = (device + 1) % 8;
+    return migration_cost(before, after, 8, expert_bytes, 50e9).take();
+  };
   for (const TableRow& row : rows) {
     SCOPED_TRACE(row.model);
-    const MigrationCost cost =
-        worst_migration_cost(row.experts, 8, 48 * row.d * row.f, 50e9).take();
+    const MigrationCost cost = all_move(row.experts, 48 * row.d * row.f);
     EXPECT_EQ(cost.moved_experts, row.experts);
     EXPECT_EQ(cost.device_bytes, 48 * row.experts * row.d * row.f / 8);
     const double unit = row.gib ? static_cast<double>(kGiB) : 1e9;
@@ -366,7 +308,7 @@ TEST(ExpertMigration, OfAWholeLayerIsTableIV) {
                 row.printed_size, row.gib ? "GiB" : "GB ", cost.seconds * 1e3);
   }
   // 2.82e9 bytes, 56.4 ms.
-  const MigrationCost mixtral = worst_migration_cost(8, 8, 48LL * 4096 * 14336, 50e9).take();
+  const MigrationCost mixtral = all_move(8, 48LL * 4096 * 14336);
   EXPECT_EQ(mixtral.device_bytes, 2818572288);
   EXPECT_NEAR(mixtral.seconds * 1e3, 56.4, 0.05);
 }
@@ -424,14 +366,6 @@ TEST(ExpertMigration, SwapsThoseOfAKind) {
                 .take()
                 .device_of_expert,
             (ExpertDevices{0, 1, 0, 1}));  // 700 and 300
-  // 15 and 11. The first for the fourth is 7 less, the second for the fifth 5 more: both are 13.
-  const std::vector<int64_t> tokens = {10, 1, 4, 3, 6, 2};
-  const std::vector<int32_t> kind = {0, 1, 2, 0, 1, 3};
-  const auto swapped = [&](SwapPartner partner) {
-    return balance_by_swaps(tokens, {0, 0, 0, 1, 1, 1}, 2, partner, kMostSwaps, {}, kind).take();
-  };
-  EXPECT_TRUE(swapped(SwapPartner::kAny).swaps.empty());
-  EXPECT_EQ(swapped(SwapPartner::kAnyTwice).device_of_expert, (ExpertDevices{1, 1, 0, 0, 0, 1}));
 }
 
 TEST(ExpertMigration, RefusesNonsense) {
@@ -458,10 +392,6 @@ TEST(ExpertMigration, RefusesNonsense) {
   EXPECT_EQ(code(migration_cost(from, {0, 1}, 2, 1, 1)), Exit::kUsage);
   EXPECT_EQ(code(migration_cost(from, from, 2, 0, 1)), Exit::kUsage);
   EXPECT_EQ(code(migration_cost(from, from, 2, 1, std::nan(""))), Exit::kUsage);
-  EXPECT_EQ(code(worst_migration_cost(9, 8, 1, 1)), Exit::kUsage);
-  EXPECT_EQ(code(worst_migration_cost(8, 0, 1, 1)), Exit::kUsage);
-  EXPECT_EQ(code(worst_migration_cost(0, 8, 1, 1)), Exit::kUsage);
-  EXPECT_EQ(code(worst_migration_cost(8, 8, 1, -1)), Exit::kUsage);
 }
 
 }  // namespace

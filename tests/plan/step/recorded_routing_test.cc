@@ -135,23 +135,19 @@ int64_t least_busiest(const RecordedLayer& layer, int32_t devices) {
   return std::max(div_ceil(sum(layer.tokens), devices), hottest);
 }
 
-// Within 0.12 % of the lower bound on average; and from one step's loads for the next one still
+// Within 0.2 % of the lower bound on average; and from one step's loads for the next one still
 // better than experts in order.
 TEST(RecordedRouting, MigrationComesCloseAndLasts) {
   constexpr int32_t kDevices = 8;
   const ExpertDevices start = in_order(64, kDevices);
-  double any = 0, twice = 0, next = 0, next_in_order = 0;
+  double any = 0, next = 0, next_in_order = 0;
   int pairs = 0;
   const std::vector<RecordedLayer> layers = recorded();
   for (const RecordedLayer& layer : layers) {
     const auto bound = static_cast<double>(least_busiest(layer, kDevices));
-    const auto assigned = [&](SwapPartner partner) {
-      return balance_by_swaps(layer.tokens, start, kDevices, partner).take().device_of_expert;
-    };
-    const ExpertDevices at = assigned(SwapPartner::kAny);
-    const ExpertDevices at_twice = assigned(SwapPartner::kAnyTwice);
+    const ExpertDevices at =
+        balance_by_swaps(layer.tokens, start, kDevices).take().device_of_expert;
     any += static_cast<double>(busiest(layer, at, kDevices)) / bound;
-    twice += static_cast<double>(busiest(layer, at_twice, kDevices)) / bound;
     for (const RecordedLayer& later : layers) {
       if (later.step != layer.step + 1 || later.layer != layer.layer) continue;
       next += static_cast<double>(busiest(later, at, kDevices)) / bound;
@@ -160,11 +156,10 @@ TEST(RecordedRouting, MigrationComesCloseAndLasts) {
     }
   }
   const auto count = static_cast<double>(layers.size());
-  std::printf("recorded, 64 experts on 8, over the bound: any partner %.5f, two at once %.5f; in "
-              "the next step %.3f, in order %.3f\n",
-              any / count, twice / count, next / pairs, next_in_order / pairs);
-  EXPECT_LE(twice / count, 1.0012);
-  EXPECT_LE(twice, any);
+  std::printf("recorded, 64 experts on 8, over the bound %.5f; in the next step %.3f, in order "
+              "%.3f\n",
+              any / count, next / pairs, next_in_order / pairs);
+  EXPECT_LE(any / count, 1.002);
   ASSERT_EQ(pairs, 8);
   EXPECT_LT(next, next_in_order);
 }

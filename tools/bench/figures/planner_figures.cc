@@ -171,7 +171,7 @@ double imbalance(const Loads& tokens, const ExpertDevices& at, int32_t devices) 
 }
 
 struct Balance {
-  Speedup in_order, longest, balanced, emptiest, any, any_twice, swaps;
+  Speedup in_order, longest, balanced, emptiest, any, swaps;
 };
 
 void note_balance(const KnownAndUsed& loads, int32_t devices, Balance& balance) {
@@ -188,7 +188,6 @@ void note_balance(const KnownAndUsed& loads, int32_t devices, Balance& balance) 
   };
   swapped(SwapPartner::kEmptiest, balance.emptiest);
   balance.swaps.note(static_cast<double>(swapped(SwapPartner::kAny, balance.any)));
-  swapped(SwapPartner::kAnyTwice, balance.any_twice);
 }
 
 void print_balance(const char* name, const std::vector<KnownAndUsed>& loads) {
@@ -198,7 +197,7 @@ void print_balance(const char* name, const std::vector<KnownAndUsed>& loads) {
     for (const KnownAndUsed& layer : loads) note_balance(layer, devices, balance);
     std::printf("  %-34s %3zu %3d", name, loads.front().used.size(), devices);
     for (const Speedup* s : {&balance.in_order, &balance.longest, &balance.balanced,
-                             &balance.emptiest, &balance.any, &balance.any_twice}) {
+                             &balance.emptiest, &balance.any}) {
       std::printf("   %6.4f %6.4f", s->mean, s->most);
     }
     std::printf("   %4.1f\n", balance.swaps.mean);
@@ -209,7 +208,7 @@ void print_placement(const std::optional<RoutingTrace>& trace) {
   std::printf(
       "\nBusiest device over the mean, mean and worst\n"
       "  loads                         experts  on      in order     longest first"
-      "        balanced     Algorithm 2     any partner  two swaps too  swaps\n");
+      "        balanced     Algorithm 2     any partner  swaps\n");
   for (const int64_t experts : {16, 64, 128}) {
     print_balance("drawn, lognormal (sigma 0.7)", drawn_loads(experts, 200));
   }
