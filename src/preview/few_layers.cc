@@ -68,6 +68,9 @@ MemorySize room_for(double share, int64_t bytes, const Fixed& whole, const Fixed
   return MemorySize::of_bytes(fewer.least + fewer.once + static_cast<int64_t>(share * of_layers));
 }
 
+// How much longer than a step of the line the busiest resource may be busy, which the step then is.
+constexpr double kMostLonger = 1.1;
+
 // A rank of a run, and what it needs at least.
 struct RankNeed {
   const PlannedRun& run;
@@ -248,8 +251,16 @@ Status continue_step(const StepForecast& first, double further, RanksForecast& s
   StepForecast& step = second.step;
   step.forward = continued(first.forward, step.forward, line);
   step.backward = continued(first.backward, step.backward, line);
-  if (step.step_s() <= first.step_s() || second.mfu() > 1) {
+  double busiest_s = 0;
+  for (int r = 0; r < kResources; ++r) {
+    busiest_s = std::max(busiest_s, step.busy_s(static_cast<Resource>(r)));
+  }
+  const double longer = busiest_s / step.step_s();
+  if (step.step_s() <= first.step_s() || longer > kMostLonger || second.mfu() > 1) {
     return Status(Exit::kUsage, "steps of a few layers do not tell how long one of all takes");
+  }
+  for (PhaseForecast* phase : {&step.forward, &step.backward}) {
+    phase->seconds *= std::max(1.0, longer);
   }
   return Status();
 }

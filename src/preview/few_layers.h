@@ -43,9 +43,10 @@ std::vector<int64_t> few_layers(std::span<const int64_t> whole);
 void offload_alike(const ModelShape& model, RunConfig& config);
 
 // Makes the second run's step that of all layers, which is `further` times as far from the first's
-// as the second's is. kUsage: the second's is no longer than the first's, or what follows is
-// shorter than operations allow: fewer layers may page more than their part of all does. REQUIRES:
-// `second` has the operations of all layers.
+// as the second's is, and no shorter than a resource is busy. kUsage: the second's is no longer
+// than the first's, or what follows is shorter than operations allow, or by far than a resource is
+// busy: fewer layers may page more than their part of all does. REQUIRES: `second` has the
+// operations of all layers.
 Status continue_step(const StepForecast& first, double further, RanksForecast& second);
 
 // What is said of peaks and drawn of the step is the second run's. Of configs with unequal layers

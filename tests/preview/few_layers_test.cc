@@ -170,6 +170,14 @@ TEST(FewLayers, ThatPageMoreThanTwiceAsManyTellNothing) {
   EXPECT_EQ(step_of_all(first, step_of(1.1, 2.1), 23, 21.2e15).status().code(), Exit::kUsage);
   EXPECT_EQ(step_of_all(first, step_of(1.1, 2.1), 23, 7.7e15).status().code(), Exit::kUsage);
   EXPECT_TRUE(step_of_all(first, step_of(1.1, 2.1), 23, 7.5e15).ok());
+  // Devices compute 0.2 s more in it: 3 + 23 x 0.2 = 7.6 s, in which they would be busy for 12.2 s;
+  // or 0.02 s more: for 8.06 s, as long as the step is then.
+  StepForecast busier = step_of(1.1, 2.1);
+  busier.backward.busy_s[0] += 0.2;
+  EXPECT_EQ(step_of_all(first, busier, 23, 0).status().code(), Exit::kUsage);
+  StepForecast a_little = step_of(1.1, 2.1);
+  a_little.backward.busy_s[0] += 0.02;
+  EXPECT_NEAR(step_of_all(first, a_little, 23, 0)->step_s(), 8.06, 1e-9);
 }
 
 // Four layers with experts leave 5 + 6 + 6 + 5 = 22: five and a half each, rounded up.
