@@ -1,73 +1,55 @@
-// The shape of HeterMoE's Figures 7, 10 and 12, simulated: who is ahead of whom as sequences grow
-// and as the ratio of the two kinds of devices changes. tools/bench/figures/planner_figures prints
-// the tables.
+// The shape of HeterMoE's Figures 7 and 12 as runs on its machines' sheets are forecast: who is
+// ahead of whom as sequences grow. tools/bench/figures/planner_figures prints the tables.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <vector>
-
-#include "tests/testing/hetermoe/heterogeneous_sweep.h"
+#include "tests/preview/published_configs.h"
+#include "tests/testing/hetermoe/paper_runs.h"
 
 namespace pagoda {
 namespace {
 
-// Figures 7 and 12 on six devices of each kind: the shortest sequences and the longest.
-struct Ends {
-  SweepPoint shortest, longest;
-};
+const PaperSetup& deep_on_o1() {
+  static const PaperSetup setup = paper_setup(
+      kMixtralD1, read_cluster_sheet(configs("clusters/hetermoe-o1.toml")).take(), 6, 6);
+  return setup;
+}
 
-Ends sweep_sequences(const SweepModel& model) {
-  Ends ends;
-  double ahead_of_ideal = 0;
-  for (int k = 4; k <= 32; k += 4) {
-    const SweepPoint point = sweep_point(sweep_step(model, 6, 6, k * 1024.0), model.experts);
-    EXPECT_LT(point.expert_parallel, 1) << k;
-    EXPECT_LT(point.disaggregated, 1) << k;
-    EXPECT_LT(point.pipeline, 1) << k;
-    ahead_of_ideal = std::max(ahead_of_ideal, 1 / point.ideal);
-    if (k == 4) ends.shortest = point;
-    ends.longest = point;
-  }
-  // EP falls behind as sequences grow.
-  EXPECT_LT(ends.longest.expert_parallel, ends.shortest.expert_parallel);
-  EXPECT_GT(ahead_of_ideal, 1);
-  // Figure 12: Asym-EA is needed as long as experts take longer than attention.
-  EXPECT_LT(ends.shortest.plain, 1);
-  EXPECT_EQ(ends.longest.plain, 1);
-  return ends;
+TEST(ZebraShapeTest, AStepIsAsLargeAsMemoryAllowsForAllBaselines) {
+  PaperSetup setup = deep_on_o1();
+  ASSERT_GT(setup.tokens, 0);
+  EXPECT_TRUE(expert_parallel_step(setup, kLongest)->on_devices());
+  EXPECT_TRUE(disaggregated_step(setup, kLongest)->on_devices());
+  // EP of the slower ones alone needs most, as each has 1/6 of the model and of the tokens there.
+  setup.faster = 0;
+  setup.cluster.nodes.erase(setup.cluster.nodes.begin(), setup.cluster.nodes.begin() + 6);
+  EXPECT_TRUE(expert_parallel_step(setup, kLongest)->on_devices());
+  setup.tokens += 6 * kLongest;
+  const MaybeStep more = expert_parallel_step(setup, kLongest);
+  EXPECT_TRUE(!more || !more->on_devices());
 }
 
 TEST(ZebraShapeTest, EpWinsShortSequencesAndDistEpLongOnesAsFigures7And12) {
-  const Ends deep = sweep_sequences(kMixtralD1), wide = sweep_sequences(kMixtralW1);
-  // On average over models DistEP is worse than EP with short sequences, and better with long ones.
-  EXPECT_LT(deep.shortest.disaggregated + wide.shortest.disaggregated,
-            deep.shortest.expert_parallel + wide.shortest.expert_parallel);
-  EXPECT_GT(deep.longest.disaggregated + wide.longest.disaggregated,
-            deep.longest.expert_parallel + wide.longest.expert_parallel);
-}
-
-// Figure 10: four faster devices, experts in proportion to the slower ones.
-TEST(ZebraShapeTest, LongerSequencesWantFewerSlowerDevicesAsFigure10) {
-  int32_t peak_before = 8;
-  for (const int k : {4, 12, 20, 32}) {
-    std::vector<double> ahead, plain;  // of EP (Ideal), with Asym-EA and without
-    for (int32_t slower = 2; slower <= 8; ++slower) {
-      const SweepPoint point =
-          sweep_point(sweep_step(kMixtralD1, 4, slower, k * 1024.0), 4 * slower);
-      ahead.push_back(1 / point.ideal);
-      plain.push_back(point.plain / point.ideal);
-    }
-    // Longer sequences want fewer slower devices.
-    const auto peak =
-        2 + static_cast<int32_t>(std::max_element(plain.begin(), plain.end()) - plain.begin());
-    EXPECT_LE(peak, peak_before);
-    peak_before = peak;
-    if (k > 4) continue;
-    // Three do not divide, so no expert can move: worse than two and than four.
-    EXPECT_LT(ahead[1], ahead[0]);
-    EXPECT_LT(ahead[1], ahead[2]);
-  }
-  EXPECT_LT(peak_before, 8);
+  const PaperSetup& setup = deep_on_o1();
+  struct Rates {
+    double zebra, plain, equal, apart;
+  };
+  const auto at = [&](int64_t sequence_len) {
+    const ZebraSteps zebra = zebra_steps(setup, sequence_len);
+    return Rates{zebra.planned->tokens_per_s(), zebra.plain->tokens_per_s(),
+                 expert_parallel_step(setup, sequence_len)->tokens_per_s(),
+                 disaggregated_step(setup, sequence_len)->tokens_per_s()};
+  };
+  const Rates shortest = at(4096), longest = at(kLongest);
+  EXPECT_GT(longest.zebra, longest.equal);
+  EXPECT_GT(longest.zebra, longest.apart);
+  EXPECT_GT(shortest.zebra, shortest.apart);
+  // EP falls behind as sequences grow, and DistEP passes it.
+  EXPECT_LT(longest.equal / longest.zebra, shortest.equal / shortest.zebra);
+  EXPECT_LT(shortest.apart, shortest.equal);
+  EXPECT_GT(longest.apart, longest.equal);
+  // Asym-EA is needed as long as experts take longer than attention.
+  EXPECT_GE(shortest.zebra, shortest.plain);
+  EXPECT_NEAR(longest.zebra / longest.plain, 1, 0.01);
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
 // Asymmetric expert assignment (HeterMoE section 4.2): how many experts of each layer the expert
 // devices of a zebra group leave to its attention devices. It has Algorithm 1, "gather and
-// squeeze", with both memory bounds, and a search that starts from it, for the settings of the
-// paper's figures. A run chooses by the same clock, but with its own devices
-// (plan/zebra/zebra_search.h).
+// squeeze", with both memory bounds, and a search that starts from it. A run chooses by the same
+// clock, but with its own devices (plan/zebra/zebra_search.h).
 //
 // A chunk is the least that can move: each attention device acquires n1 = max(1, N / M) experts,
 // and each expert device gives n2 = n1 M / N. Of the numbers M of attention devices and N of expert

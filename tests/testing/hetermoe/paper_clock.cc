@@ -97,43 +97,36 @@ void PaperClock::experts(const Action& action, int32_t chunk) {
         compute(task(TaskKind::kRouteReplay), replay(times.faster), replay(times.slower), before);
   }
   const TaskKind there = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
-  std::vector<int32_t> sent;
-  for (int32_t q = 0; q < times_.parts; ++q) {
-    if (backward && times_.send_again) {
-      add(task(TaskKind::kDispatch), PaperStream::kToExperts, times.to_experts.forward_s, before);
-    }
-    sent.push_back(
-        add(task(there), PaperStream::kToExperts, seconds_of(times.to_experts, phase), before));
+  if (backward && times_.send_again) {
+    add(task(TaskKind::kDispatch), PaperStream::kToExperts, times.to_experts.forward_s, before);
   }
-  Held part{task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert), times, std::move(sent),
-            before};
+  const int32_t arrival =
+      add(task(there), PaperStream::kToExperts, seconds_of(times.to_experts, phase), before);
+  const Held held{task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert), times, arrival,
+                  before};
   if (backward && times.faster.experts && times.slower.experts) {
-    held_ = std::move(part);
+    held_ = held;
   } else {
-    give_back(part);
+    give_back(held);
   }
 }
 
-// What experts do with the parts that were sent, and the way back.
-void PaperClock::give_back(const Held& part) {
-  const auto& [task, times, sent, before] = part;
+// What experts do with the rows that were sent, and the way back.
+void PaperClock::give_back(const Held& held) {
+  const auto& [task, times, arrival, before] = held;
   const bool backward = task.phase == Phase::kBackward;
   TimedTask back = task;
   back.kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
-  const PaperStream home = times_.one_wire ? PaperStream::kToExperts : PaperStream::kToAttention;
-  After done = kNone, computed = kNone;
-  for (const int32_t arrival : sent) {
-    const After arrived = {arrival, -1, -1};
-    const After own = compute(task, seconds_of(times.faster.experts, task.phase), {},
-                              times.faster_exchange ? arrived : before);
-    const After other = compute(task, {}, seconds_of(times.slower.experts, task.phase), arrived);
-    computed = {own[0], other[1], -1};
-    const After given = {arrival, times.faster_exchange ? own[0] : -1, other[1]};
-    const int32_t combined = add(back, home, seconds_of(times.to_attention, task.phase), given);
-    done = {combined, times.faster_exchange ? -1 : own[0], -1};
-  }
-  after_[static_cast<size_t>(task.chunk)] = done;
-  if (backward) sum(times_.experts_sums, times_.experts_sum_s, computed, task);
+  const After arrived = {arrival, -1, -1};
+  const After own = compute(task, seconds_of(times.faster.experts, task.phase), {},
+                            times.faster_exchange ? arrived : before);
+  const After other = compute(task, {}, seconds_of(times.slower.experts, task.phase), arrived);
+  const After given = {arrival, times.faster_exchange ? own[0] : -1, other[1]};
+  const int32_t combined =
+      add(back, PaperStream::kToAttention, seconds_of(times.to_attention, task.phase), given);
+  after_[static_cast<size_t>(task.chunk)] = {combined, times.faster_exchange ? -1 : own[0], -1};
+  if (!backward) return;
+  sum(PaperStream::kSlowerSums, times_.experts_sum_s, {own[0], other[1], -1}, task);
 }
 
 // Begins with the gradients of the last chunk.

@@ -36,12 +36,9 @@ inline constexpr int kPaperStageStreams = kPaperStreams + 2;
 struct PaperTimes {
   std::function<ChunkTimes(int32_t layer, int32_t chunk)> of;
   int32_t chunks = 1;       // whose microbatches the actions take together
-  int32_t parts = 1;        // of an exchange, so that experts compute beside transfers
   bool send_again = false;  // rows go to their experts again, ahead of their gradients
-  bool one_wire = false;    // transfers in both directions share the rate of a device
   // Sums of a layer's gradients, once a step.
   double attention_sum_s = 0, experts_sum_s = 0;
-  PaperStream experts_sums = PaperStream::kSlowerSums;
 };
 
 class PaperClock {
@@ -69,10 +66,10 @@ class PaperClock {
   struct Held {
     TimedTask task;
     ChunkTimes times;
-    std::vector<int32_t> sent;
+    int32_t arrival;
     After before;
   };
-  void give_back(const Held& part);
+  void give_back(const Held& held);
   void release();
   // Adds a task to the stream of each kind of device that has seconds for it.
   After compute(const TimedTask& task, std::optional<double> faster_s,

@@ -77,8 +77,15 @@ double print_best_layout(const std::string& name, const ModelSizes& model,
   const double experts_s = experts_alone_s(divided);
   std::printf("%6s  ", experts_s > 0 ? strf("%.2f", experts_s / all.step_s).c_str() : "-");
   if (all.count > 1) std::printf("%s: ", all.text().c_str());
-  const SearchedLayout& best = divided.front().found.runs.front();
-  std::printf("%s%s\n", best.text().c_str(), best.few_layers ? " (by a few layers)" : "");
+  const LayoutSearch& found = divided.front().found;
+  const SearchedLayout& best = found.runs.front();
+  const StepForecast& step = best.forecast.step;
+  std::printf(
+      "%s%s; devices compute %.3g s and cards send %.3g s of %.4g; %lld layouts tried, %lld too "
+      "large to simulate\n",
+      best.text().c_str(), best.few_layers ? " (by a few layers)" : "",
+      step.busy_s(Resource::kCompute), step.busy_s(Resource::kNetwork), step.step_s(),
+      (long long)found.tried, (long long)found.too_large);
   std::fflush(stdout);
   return all.mfu;
 }
@@ -99,35 +106,67 @@ ModelSizes of_parameters(const char* layers_of, double parameters) {
   return fewer;
 }
 
-// Figure 10: the memory of a model of 545 B parameters by equations (2) and (4).
+// GiB of a GPU by Piper's equations with b = 1 for each GPU, rows of 4096 and flash attention: of
+// so many layers, whose experts `ep` GPUs divide, and of so many microbatches that wait for their
+// backward. `again`: layers are computed again, and of those that wait only the input is there.
+double equation_gib(const ModelShape& model, double layers, double ep, double in_flight,
+                    bool again) {
+  constexpr double kRow = 4096, kGibibyte = 1024.0 * 1024 * 1024;
+  const auto d = static_cast<double>(model.hidden_size);
+  const auto f = static_cast<double>(model.expert_ffn);
+  const auto experts = static_cast<double>(model.num_experts);
+  const auto k = static_cast<double>(model.experts_per_token);
+  const double states = layers * (64 * d * d + 48 * experts / ep * d * f);
+  const double activations = 12 * kRow * d + 2 * 2 * kRow * 128 + 2 * kRow * k * (3 * f + d);
+  const double waiting = layers * in_flight;
+  const double held = again ? activations + waiting * 2 * kRow * d : waiting * activations;
+  return (states + held) / kGibibyte;
+}
+
+// Figure 10: the memory of a model by equations (2) and (4).
 void print_memory() {
-  const ModelSizes model = of_parameters("deepseek-v3", 545e9);
-  const auto d = static_cast<double>(model.shape.hidden_size);
-  const auto f = static_cast<double>(model.shape.expert_ffn);
-  const auto experts = static_cast<double>(model.shape.num_experts);
-  const auto k = static_cast<double>(model.shape.experts_per_token);
-  const auto layers = static_cast<double>(model.shape.num_layers());
-  constexpr double kGiB = 1024.0 * 1024 * 1024, kRows = 4096;
+  constexpr double kEp = 32;
   std::printf(
-      "\nPiper, Figure 10: GiB a GPU of a model of 545 B parameters (DeepSeek-V3's layers, %lld of "
-      "them), by its equations (2) (EP alone) and (4) (1F1B's first stage, PP x EP 32), b = 1 for "
-      "each GPU, flash attention.\n  The paper: EP alone fits nowhere, PP x EP on 64 nodes (64 GB "
-      "a GPU) and more. Limited by: experts' weights and states, which a run may leave on host and "
-      "drives\n  assumes: the paper's equations; a run has 64 devices at most, so none of these "
-      "meshes "
-      "is simulated\n  GPUs   EP alone   PP x EP\n",
-      (long long)model.shape.num_layers());
+      "\nPiper, Figure 10: GiB a GPU of DeepSeek-V3's layers, as many as have 545 B parameters, "
+      "which the paper's text says, and 615 B, which its caption says,\n  by its equations (2) (EP "
+      "alone) and (4) (1F1B's first stage, PP x EP %.0f), b = 1 for each GPU, flash attention. The "
+      "paper: EP alone fits nowhere,\n  PP x EP on 64 nodes (64 GB a GPU, which are 59.6 GiB) and "
+      "more. Limited by: activations, or if layers are computed again, experts' weights and "
+      "states\n"
+      "  assumes: the paper's equations. No step of these meshes is simulated: Figures 13 and 14 "
+      "plan as many GPUs as equal copies of one run, each with the whole model\n"
+      "        EP alone           PP x EP          computed again\n"
+      "  GPUs   545 B   615 B   545 B   615 B    545 B   615 B\n",
+      kEp);
+  const ModelShape small = of_parameters("deepseek-v3", 545e9).shape;
+  const ModelShape large = of_parameters("deepseek-v3", 615e9).shape;
   for (const int64_t nodes : {16, 32, 64, 128}) {
     const auto gpus = static_cast<double>(8 * nodes);
-    const auto bytes = [&](double of_layers, double ep, double in_flight) {
-      const double attention = 12 * kRows * d + 2 * 2 * kRows * 128;
-      return of_layers * (64 * d * d + 48 * experts / ep * d * f +
-                          in_flight * (attention + 2 * kRows * k * (3 * f + d)));
-    };
-    const double stages = gpus / 32;
-    std::printf("  %4.0f %10.1f %9.1f\n", gpus, bytes(layers, std::min(experts, gpus), 1) / kGiB,
-                bytes(layers / stages, 32, stages) / kGiB);
+    const double stages = gpus / kEp;
+    std::printf("  %4.0f", gpus);
+    for (const ModelShape* model : {&small, &large}) {
+      const auto layers = static_cast<double>(model->num_layers());
+      const double ep = std::min(static_cast<double>(model->num_experts), gpus);
+      std::printf(" %7.1f", equation_gib(*model, layers, ep, 1, false));
+    }
+    for (const bool again : {false, true}) {
+      if (again) std::printf(" ");
+      for (const ModelShape* model : {&small, &large}) {
+        const double layers = static_cast<double>(model->num_layers()) / stages;
+        std::printf(" %7.1f", equation_gib(*model, layers, kEp, stages, again));
+      }
+    }
+    std::printf("\n");
   }
+  const double waiting =
+      static_cast<double>(small.num_layers()) *
+      (equation_gib(small, 1, kEp, 1, false) - equation_gib(small, 1, kEp, 0, false));
+  std::printf(
+      "  With PP x EP, %.1f GiB of 545 B are activations, whatever the GPUs: PP microbatches wait "
+      "in the first stage, in 1 / PP of the layers. With these the paper's 64 nodes\n  do not "
+      "suffice; where layers are computed again, as it does selectively, they do. It does not say "
+      "which of both its figure has, nor which model's layers.\n",
+      waiting);
 }
 
 // Figure 13: other systems are not run here, so what a layout brings over EP alone is printed.
@@ -162,7 +201,8 @@ void print_whole_models() {
       "nothing that switches delay;\n  of equal copies each is home to a part of every record, and "
       "what they exchange goes beside nothing else\n");
   std::printf(kLayoutColumns);
-  for (const char* name : {"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite"}) {
+  for (const char* name : {"mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b", "qwen3-235b-a22b",
+                           "deepseek-v2-lite", "deepseek-v2"}) {
     print_best_layout(name, published(name), nodes_of_eight(4), rows_of_4096(256));
   }
 }
@@ -201,7 +241,14 @@ void print_growing_experts() {
     if (first > 0 && mfu != first) rates += strf(" (%.0f %% of the first)", 100 * mfu / first);
   }
   std::printf(
-      "  TFLOP/s a GPU: %s. The paper (MI250X): 39.4 on 512, 33 on 1024, 73 %% of those on 64\n",
+      "  TFLOP/s a GPU: %s. The paper (MI250X): 39.4 on 512, 33 on 1024, 73 %% of those on 64\n"
+      "  Why less is left here: devices compute equally long in all rows, and the rest of a step "
+      "grows: what cards send (7 of 8 rows leave a node where 64 devices have a layer's\n  "
+      "experts, "
+      "none where 8 have) and the sums between copies. It is in part the search's limit: a run has "
+      "64 devices at most, so the model has copies, and of 64 devices pipelines,\n  whose stages "
+      "keep rows in nodes, are too large to simulate. On 32 of 256 GPUs they were simulated, and "
+      "have at most 38 %% MFU before sums, experts alone 42 %%.\n",
       rates.c_str());
 }
 
