@@ -359,6 +359,25 @@ TEST(RunForecast, FourGpusAreAlmostFourTimesAsFast) {
   EXPECT_GE(four, 3 * one);
 }
 
+// Two ranks with room for all that the backward reads. If either has none, it computes its layers
+// again, and the step takes longer.
+TEST(RunForecast, EachRankKeepsTheLayersThatItHasRoomFor) {
+  const ModelSizes model = published("olmoe-1b-7b");
+  RunConfig config = workstation_run();
+  config.memory.device = MemorySize::of_bytes(200 * kGiB);
+  const std::vector<RunConfig> both(2, config);
+  const ClusterSheet cluster = nodes(2, machine("gpu-24gb"));
+  const RanksForecast roomy = forecast_ranks(model, both, cluster, kSearchPlan).take();
+  EXPECT_EQ(roomy.step.saved_layers, model.config.num_layers);
+  for (const size_t rank : {0, 1}) {
+    std::vector<RunConfig> configs = both;
+    configs[rank].memory.device =
+        MemorySize::of_bytes(roomy.step.ranks[rank].device_bytes + kGiB / 16);
+    const RanksForecast tight = forecast_ranks(model, configs, cluster, kSearchPlan).take();
+    EXPECT_GT(tight.step.step_s(), 1.01 * roomy.step.step_s()) << rank;
+  }
+}
+
 // Two ranks of which the first attends: half of the rows of 16 layers, 8 of each token, go to the
 // other's experts and back. A row is 2048 numbers of two bytes; the backward sends input and
 // gradient with a routing weight of four bytes, and gets a gradient and that of the weight.

@@ -463,10 +463,10 @@ Result<StepForecast> forecast_step(std::span<const PlannedRank> planned, const C
                     dispatches(run.shape, false) /
                     dispatches(shape, gathers(shape, pages, memory.classes));
   work.messages = static_cast<double>(waves(run.shape)) / static_cast<double>(waves(shape));
-  work.kept_share =
-      static_cast<double>(forecast.saved_layers) / static_cast<double>(run.shape.num_layers);
   std::vector<MachineProfile> profiles;
   for (const RankPlan& rank : ranks) {
+    work.kept_share =
+        static_cast<double>(rank.saved_layers()) / static_cast<double>(run.shape.num_layers);
     profiles.push_back(task_costs(rank.sheet, model, shape, work));
     const double own_gb_s = rank.sheet.network.gb_s;
     const double byte_s = own_gb_s > 0 ? 1 / (own_gb_s * kGiga) : network.unit_s;
