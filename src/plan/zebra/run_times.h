@@ -19,7 +19,8 @@ struct WeightRoom {
   double device_bytes = 0, host_bytes = 0;
 };
 
-// Seconds of a chunk's work in one layer, by the costs of each device.
+// Seconds of a chunk's work in one layer, by the costs of each device. `rooms`: as of run_times().
+// What it is given is not owned, and must outlive it.
 class RunTimes {
  public:
   RunTimes(const RunShape& shape, const MachineProfile& profile,
@@ -29,9 +30,10 @@ class RunTimes {
   }
 
   ChunkTimes of(int64_t layer);
-  double boundary_s();
-  SumTimes sums() const;
-  // Whether weights and states, and bytes of each device besides, all stay there.
+  double boundary_s();    // a chunk's rows from stage to stage
+  SumTimes sums() const;  // once a step
+  // Whether weights and states, and so many bytes of each device besides, all stay there. Empty:
+  // none are besides.
   bool all_stays(const std::vector<double>& besides) const;
 
  private:
@@ -78,8 +80,9 @@ ActionTimes run_times(const RunShape& shape, const MachineProfile& profile,
                       const std::vector<WeightRoom>& rooms = {});
 
 // Rows that devices keep from other devices for the backward of a layer's experts
-// (RunShape::kept_rows): all of a chunk's, where experts have equally many, if each device has room
-// for them beside all of its weights and states; else 0. `rooms`: [device]; empty: 0.
+// (RunShape::kept_rows): all of a chunk's with as many for each device as if routing were even
+// (RunShape::most_round_blocks), if each has room for them beside all of its weights and states;
+// else 0. `rooms`: [device]; empty: 0.
 int64_t rows_to_keep(const RunShape& shape, const std::vector<WeightRoom>& rooms);
 
 }  // namespace pagoda
