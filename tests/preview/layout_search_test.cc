@@ -24,30 +24,12 @@ constexpr const char* kConfig = R"({
   "max_position_embeddings": 65536, "mlp_only_layers": [0], "decoder_sparse_step": 1,
   "attention_bias": false})";
 
-// One of each kind, the fastest at attention first.
-ClusterSheet three_kinds() {
-  ClusterSheet cluster;
-  cluster.network.gb_s = 12;
-  cluster.network.latency_us = 15;
-  cluster.nodes = {machine("gpu-l40s"), machine("gpu-a40"), machine("gpu-t4")};
-  return cluster;
-}
-
-std::vector<RunConfig> long_rows(const ClusterSheet& cluster) {
-  RunConfig config;
-  config.data.sequence_len = config.train.micro_batch_tokens = 16384;
-  config.train.tokens_per_step = 16 * config.data.sequence_len;
-  config.train.save_steps = 0;
-  config.total_devices = devices_of_nodes(config, cluster);
-  return std::vector(cluster.nodes.size(), config);
-}
-
 // Rows this long are nearly all attention, at which a T4 is many times slower than the others: with
 // all three attending, in equal shares, the step waits for it. Zebra keeps attention off it.
 TEST(LayoutSearch, WhatIsFoundIsARunOfItsOwn) {
   const ModelSizes model = parse_model_sizes(kConfig, "test").take();
   const ClusterSheet cluster = three_kinds();
-  const std::vector<RunConfig> configs = long_rows(cluster);
+  const std::vector<RunConfig> configs = rows_of(16, 16384, cluster);
   EXPECT_EQ(configs.front().total_devices, 3);
   const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
   // Experts with one chunk, zebra and two stages with 2, 4, 8 and 16; of experts also two copies,
@@ -136,7 +118,7 @@ TEST(LayoutSearch, WhatIsTooLargeIsLeftOut) {
 TEST(LayoutSearch, ChunksThatDoNotDivideAreLeftOut) {
   const ModelSizes model = parse_model_sizes(kConfig, "test").take();
   const ClusterSheet cluster = three_kinds();
-  std::vector<RunConfig> configs = long_rows(cluster);
+  std::vector<RunConfig> configs = rows_of(16, 16384, cluster);
   for (RunConfig& config : configs) {
     config.train.tokens_per_step = 6 * config.data.sequence_len;
     config.train.chunks = 3;
@@ -160,15 +142,6 @@ ClusterSheet far_nodes() {
   node.link.latency_us = 10;
   cluster.nodes.assign(2, node);
   return cluster;
-}
-
-std::vector<RunConfig> rows_of(int64_t rows, int64_t tokens, const ClusterSheet& cluster) {
-  RunConfig config;
-  config.data.sequence_len = config.train.micro_batch_tokens = tokens;
-  config.train.tokens_per_step = rows * tokens;
-  config.train.save_steps = 0;
-  config.total_devices = devices_of_nodes(config, cluster);
-  return std::vector(cluster.nodes.size(), config);
 }
 
 // The fastest without zebra that has so many copies, or one that is empty.

@@ -31,15 +31,6 @@ ClusterSheet fast_and_half_as_fast() {
   return cluster;
 }
 
-std::vector<RunConfig> six_rows(const ClusterSheet& cluster) {
-  RunConfig config;
-  config.data.sequence_len = config.train.micro_batch_tokens = 1024;
-  config.train.tokens_per_step = 6 * 1024;
-  config.train.save_steps = 0;
-  config.total_devices = devices_of_nodes(config, cluster);
-  return std::vector(cluster.nodes.size(), config);
-}
-
 // Layers of twelve experts of 3 x 1,024 x 2,048 elements.
 ModelSizes model_sizes() {
   std::string config = kTwelveExperts;
@@ -67,7 +58,7 @@ double alone_s(RunConfig config, const ClusterSheet& cluster) {
 
 TEST(LayoutWays, MeasuredSharesAreThoseOfTheSheets) {
   const ClusterSheet cluster = fast_and_half_as_fast();
-  std::vector<RunConfig> configs = six_rows(cluster);
+  std::vector<RunConfig> configs = rows_of(6, 1024, cluster);
   const auto shards_of_first = [&](ShareKind shares) {
     for (RunConfig& config : configs) config.parallel.shares = shares;
     const auto ranks = planned_ranks(model_sizes(), configs, cluster).take();
@@ -80,7 +71,7 @@ TEST(LayoutWays, MeasuredSharesAreThoseOfTheSheets) {
 
 TEST(LayoutWays, EachIsThereAtItsBest) {
   const ClusterSheet cluster = fast_and_half_as_fast();
-  const std::vector<RunConfig> configs = six_rows(cluster);
+  const std::vector<RunConfig> configs = rows_of(6, 1024, cluster);
   const ModelSizes model = model_sizes();
   const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
   const std::vector<LayoutWay> ways = layout_ways(model, configs, cluster, kCoarsePlan, found);
@@ -114,7 +105,7 @@ TEST(LayoutWays, EachKindHasItsOwnBudgets) {
   ClusterSheet cluster;
   cluster.network.gb_s = 1;
   cluster.nodes = {machine("cpu-2-cores")};
-  RunConfig config = six_rows(cluster).front();
+  RunConfig config = rows_of(6, 1024, cluster).front();
   config.train.devices = {"cpu/4", "cpu/8"};
   config.memory.device = MemorySizes::parse({"1MiB", "4GiB"}).take();
   config.total_devices = 2;
@@ -131,7 +122,7 @@ TEST(LayoutWays, EachKindHasItsOwnBudgets) {
 TEST(LayoutWays, InTurnHasTheAttentionDevicesThatAreBestForIt) {
   ClusterSheet cluster = fast_and_half_as_fast();
   cluster.nodes.push_back(cluster.nodes.back());
-  const std::vector<RunConfig> configs = six_rows(cluster);
+  const std::vector<RunConfig> configs = rows_of(6, 1024, cluster);
   const ModelSizes model = model_sizes();
   LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
   const auto zebra = std::ranges::find_if(found.runs, [](const SearchedLayout& run) {
@@ -167,7 +158,7 @@ TEST(LayoutWays, InTurnHasTheAttentionDevicesThatAreBestForIt) {
 TEST(LayoutWays, EqualDevicesHaveNone) {
   ClusterSheet cluster = fast_and_half_as_fast();
   cluster.nodes[1] = cluster.nodes[0];
-  const std::vector<RunConfig> configs = six_rows(cluster);
+  const std::vector<RunConfig> configs = rows_of(6, 1024, cluster);
   EXPECT_TRUE(layout_ways(model_sizes(), configs, cluster, kCoarsePlan, {}).empty());
 }
 

@@ -1,10 +1,13 @@
-// Machines, clusters and published models of configs/.
+// Machines, clusters and published models of configs/, and runs on them.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cli/sheet_file.h"
 #include "preview/model_sizes.h"
+#include "preview/run_forecast.h"
 #include "tests/testing/golden.h"
 
 namespace pagoda {
@@ -17,6 +20,25 @@ inline MachineSheet machine(const std::string& name) {
 
 inline ModelSizes published(const std::string& name) {
   return read_model_sizes(configs("models/" + name + ".json")).take();
+}
+
+// One of each kind, the fastest at attention first.
+inline ClusterSheet three_kinds() {
+  ClusterSheet cluster;
+  cluster.network.gb_s = 12;
+  cluster.network.latency_us = 15;
+  cluster.nodes = {machine("gpu-l40s"), machine("gpu-a40"), machine("gpu-t4")};
+  return cluster;
+}
+
+// [rank] of a run on all devices, whose steps have so many rows of so many tokens.
+inline std::vector<RunConfig> rows_of(int64_t rows, int64_t tokens, const ClusterSheet& cluster) {
+  RunConfig config;
+  config.data.sequence_len = config.train.micro_batch_tokens = tokens;
+  config.train.tokens_per_step = rows * tokens;
+  config.train.save_steps = 0;
+  config.total_devices = devices_of_nodes(config, cluster);
+  return std::vector(cluster.nodes.size(), config);
 }
 
 }  // namespace pagoda

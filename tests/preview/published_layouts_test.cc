@@ -29,23 +29,6 @@ ModelSizes top_of(const std::string& name) {
 
 ClusterSheet two_kinds() { return read_cluster_sheet(configs("clusters/a40-v100.toml")).take(); }
 
-ClusterSheet three_kinds() {
-  ClusterSheet cluster;
-  cluster.network.gb_s = 12;
-  cluster.network.latency_us = 15;
-  cluster.nodes = {machine("gpu-l40s"), machine("gpu-a40"), machine("gpu-t4")};
-  return cluster;
-}
-
-std::vector<RunConfig> sixteen_rows(const ClusterSheet& cluster) {
-  RunConfig config;
-  config.data.sequence_len = config.train.micro_batch_tokens = 4096;
-  config.train.tokens_per_step = 16 * 4096;
-  config.train.save_steps = 0;
-  config.total_devices = devices_of_nodes(config, cluster);
-  return std::vector(cluster.nodes.size(), config);
-}
-
 // One rank of a run: its plan, and what its residency makes of it.
 class Rank {
  public:
@@ -138,7 +121,8 @@ TEST(PublishedLayouts, OnTwoAndThreeKindsKeepEveryRule) {
     for (const char* name : {"deepseek-v2-lite", "glm-4.5-air"}) {
       SCOPED_TRACE(testing::Message() << name << " on " << cluster.nodes.size() << " nodes");
       const ModelSizes model = top_of(name);
-      const LayoutSearch found = search_layouts(model, sixteen_rows(cluster), cluster, kSearchPlan);
+      const LayoutSearch found =
+          search_layouts(model, rows_of(16, 4096, cluster), cluster, kSearchPlan);
       ASSERT_FALSE(found.runs.empty());
       const auto is_zebra = [](const SearchedLayout& run) { return run.configs.front().zebra(); };
       const auto zebra = std::ranges::find_if(found.runs, is_zebra);
