@@ -226,14 +226,12 @@ void LayoutRace::draw_for(const std::string& name, BatchSource batches) {
 }
 
 std::unique_ptr<MeasuredRun> LayoutRace::make_reference(const std::vector<Throttle>& devices,
-                                                        int64_t microbatches, int64_t chunks) {
-  Layout all = expert_parallel("reference", devices, ShareKind::kUniform);
-  all.chunks = chunks;
+                                                        int64_t microbatches, bool together) {
+  const Layout all = expert_parallel("reference", devices, ShareKind::kUniform);
   SessionOptions asked = options(all, strf("reference-%d", ++files_));
-  asked.size.microbatches = microbatches;
-  asked.size.sums.shards = microbatches / chunks;
+  asked.size.microbatches = asked.size.sums.shards = microbatches;
   asked.deal_attention(std::ssize(devices));
-  if (chunks > 1) asked.plan.group_blocks = kMostTogether;
+  if (together) asked.plan.group_blocks = kMostTogether;
   auto run = std::make_unique<MeasuredRun>(folder_, storage_, asked);
   run->draw(even_batch);
   return run;
@@ -247,8 +245,8 @@ LayoutRace::Reference& LayoutRace::reference(const std::vector<Throttle>& device
   Reference& r = references_.back();
   const int64_t count = std::ssize(devices);
   const int64_t half = step_.chunks * step_.width / 2;
-  r.run = make_reference(devices, count * std::max<int64_t>(1, half / count), 1);
-  if (count > 1) r.small = make_reference(devices, count, count);
+  r.run = make_reference(devices, count * std::max<int64_t>(1, half / count), false);
+  if (count > 1) r.small = make_reference(devices, count, true);
   measure(r);
   return r;
 }

@@ -125,9 +125,8 @@ class LayoutRace {
   std::unique_ptr<MeasuredRun> make_run(const Layout& layout);
   const Entry& entry(const std::string& name) const;
   // A run with half of the step's microbatches, or one for each device. On one device it tells of
-  // the machine; on all of a layout it tells what tasks take there, with a smaller one in which
-  // each microbatch is a chunk, so that an expert has few rows at a time, and a device's experts
-  // are computed together.
+  // the machine; on all of a layout it tells what tasks take there, with a smaller one that
+  // computes a device's experts together, as a chunk's are.
   struct Reference {
     std::vector<Throttle> devices;
     std::unique_ptr<MeasuredRun> run = {}, small = {};
@@ -138,7 +137,7 @@ class LayoutRace {
   };
   Reference& reference(const std::vector<Throttle>& devices);
   std::unique_ptr<MeasuredRun> make_reference(const std::vector<Throttle>& devices,
-                                              int64_t microbatches, int64_t chunks);
+                                              int64_t microbatches, bool together);
   void measure(Reference& reference);
   void measure_costs(Reference& reference);
   // Whether others used the cores.
