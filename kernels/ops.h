@@ -32,9 +32,8 @@ namespace pagoda {
 // arithmetic: changing it changes bits.
 inline constexpr int64_t kRowBlock = 256;
 
-// The most experts in a call that takes the rows of several experts at once. Their weights lie
-// anywhere. A GPU computes such a call in one launch, and an expert's rows get the bits they would
-// get alone.
+// The most experts, or runs of rows, that a GPU computes in one launch. A call may have any number
+// of them, whose weights lie anywhere; an expert's rows get the bits they would get alone.
 inline constexpr int64_t kMostTogether = 16;
 
 // The most rows that short_conv looks at for one.
@@ -373,16 +372,16 @@ class Ops {
   virtual void scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale,
                                 int64_t n, int64_t dim, float* y, Stream& s) = 0;
 
-  // out[to + i] = x[rows[from + i]] for each run; at most kMostTogether runs.
+  // out[to + i] = x[rows[from + i]] for each run.
   virtual void gather_row_runs(DType dt, const void* x, const int32_t* rows,
                                std::span<const RowRun> runs, int64_t dim, void* out,
                                Stream& s) = 0;
   // out[to + i] = the address of row rows[from + i] of x, or without `rows` of its row from + i,
-  // for each run; at most kMostTogether runs.   x (N, d), out (InputRows::each)
+  // for each run.   x (N, d), out (InputRows::each)
   virtual void locate_rows(DType dt, const void* x, const int32_t* rows,
                            std::span<const RowRun> runs, int64_t dim, const void** out,
                            Stream& s) = 0;
-  // out[to + i] = x[from + i] for each run; at most kMostTogether runs, which do not overlap.
+  // out[to + i] = x[from + i] for each run; they do not overlap.
   virtual void copy_row_runs(DType dt, const void* x, std::span<const RowRun> runs, int64_t dim,
                              void* out, Stream& s) = 0;
   // y[rows[from + i]] += scale[to + i] * x[to + i], run after run. The rows of a run ascend. Rows

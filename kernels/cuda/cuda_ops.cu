@@ -42,7 +42,9 @@ class OpsWithLibraries final : public CudaOps {
     if (!takes_experts(dt, x, experts, in, out, y_dt, y)) {
       return CudaOps::grouped_linear(dt, x, experts, in, out, y_dt, y, s);
     }
-    multiply(expert_products(false, x.dense, experts, in, out, y.dense), s);
+    in_launches(experts, [&](std::span<const RowsOfWeight> some) {
+      multiply(expert_products(false, x.dense, some, in, out, y.dense), s);
+    });
   }
   void grouped_linear_backward_input(DType dt, InputRows dy, std::span<const RowsOfWeight> experts,
                                      int64_t in, int64_t out, DType dx_dt, OutputRows dx,
@@ -50,7 +52,9 @@ class OpsWithLibraries final : public CudaOps {
     if (!takes_experts(dt, dy, experts, in, out, dx_dt, dx)) {
       return CudaOps::grouped_linear_backward_input(dt, dy, experts, in, out, dx_dt, dx, s);
     }
-    multiply(expert_products(true, dy.dense, experts, in, out, dx.dense), s);
+    in_launches(experts, [&](std::span<const RowsOfWeight> some) {
+      multiply(expert_products(true, dy.dense, some, in, out, dx.dense), s);
+    });
   }
 
  private:

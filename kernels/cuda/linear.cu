@@ -99,21 +99,27 @@ void CudaOps::linear_backward_weight(DType dt, const void* dy, const void* x, in
 void CudaOps::grouped_linear(DType dt, InputRows x, std::span<const RowsOfWeight> experts,
                              int64_t in, int64_t out, DType y_dt, OutputRows y, Stream& s) {
   Queue queue(s, "grouped_linear");
-  multiply<true>(queue, processor_, dt, {in, out, x, y_dt, y}, experts);
+  in_launches(experts, [&](std::span<const RowsOfWeight> some) {
+    multiply<true>(queue, processor_, dt, {in, out, x, y_dt, y}, some);
+  });
 }
 
 void CudaOps::grouped_linear_backward_input(DType dt, InputRows dy,
                                             std::span<const RowsOfWeight> experts, int64_t in,
                                             int64_t out, DType dx_dt, OutputRows dx, Stream& s) {
   Queue queue(s, "grouped_linear_backward_input");
-  multiply<false>(queue, processor_, dt, {out, in, dy, dx_dt, dx}, experts);
+  in_launches(experts, [&](std::span<const RowsOfWeight> some) {
+    multiply<false>(queue, processor_, dt, {out, in, dy, dx_dt, dx}, some);
+  });
 }
 
 void CudaOps::grouped_linear_backward_weight(DType dt, InputRows dy, InputRows x,
                                              std::span<const RowsOfGradient> experts, int64_t in,
                                              int64_t out, Stream& s) {
   Queue queue(s, "grouped_linear_backward_weight");
-  multiply_weights(queue, processor_, dt, dy, x, experts, in, out);
+  in_launches(experts, [&](std::span<const RowsOfGradient> some) {
+    multiply_weights(queue, processor_, dt, dy, x, some, in, out);
+  });
 }
 
 }  // namespace pagoda::PAGODA_MACHINE

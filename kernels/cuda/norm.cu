@@ -162,10 +162,12 @@ void CudaOps::grouped_bias_backward(DType dt, InputRows dy, const float* scale,
                                     Stream& s) {
   CHECK(dim > 0);
   Queue queue(s, "grouped_bias_backward");
-  with_type(dt, [&]<typename T>(T) {
-    GroupedBias<T> kernel{rows_of<T>(dy, dim), scale, dim, 0, {}};
-    kernel.add = list_gradients(experts, kernel.listed);
-    queue.launch(std::ssize(experts) * kernel.expert_blocks(), kernel);
+  in_launches(experts, [&](std::span<const RowsOfGradient> some) {
+    with_type(dt, [&]<typename T>(T) {
+      GroupedBias<T> kernel{rows_of<T>(dy, dim), scale, dim, 0, {}};
+      kernel.add = list_gradients(some, kernel.listed);
+      queue.launch(std::ssize(some) * kernel.expert_blocks(), kernel);
+    });
   });
 }
 

@@ -282,9 +282,11 @@ void CudaOps::gather_row_runs(DType dt, const void* x, const int32_t* rows,
                               std::span<const RowRun> runs, int64_t dim, void* out, Stream& s) {
   CHECK(dim > 0);
   Queue queue(s, "gather_row_runs");
-  with_type(dt, [&]<typename T>(T) {
-    const GatherRuns<T> kernel{typed<T>(x), rows, dim, typed<T>(out), Runs(runs)};
-    queue.launch(kernel.runs.rows(), kernel);
+  in_launches(runs, [&](std::span<const RowRun> some) {
+    with_type(dt, [&]<typename T>(T) {
+      const GatherRuns<T> kernel{typed<T>(x), rows, dim, typed<T>(out), Runs(some)};
+      queue.launch(kernel.runs.rows(), kernel);
+    });
   });
 }
 
@@ -292,18 +294,22 @@ void CudaOps::locate_rows(DType dt, const void* x, const int32_t* rows,
                           std::span<const RowRun> runs, int64_t dim, const void** out, Stream& s) {
   CHECK(dim > 0);
   Queue queue(s, "locate_rows");
-  const LocateRuns kernel{static_cast<const unsigned char*>(x), rows, dim * dtype_bytes(dt), out,
-                          Runs(runs)};
-  queue.launch(kernel.runs.rows(), kernel);
+  in_launches(runs, [&](std::span<const RowRun> some) {
+    const LocateRuns kernel{static_cast<const unsigned char*>(x), rows, dim * dtype_bytes(dt), out,
+                            Runs(some)};
+    queue.launch(kernel.runs.rows(), kernel);
+  });
 }
 
 void CudaOps::copy_row_runs(DType dt, const void* x, std::span<const RowRun> runs, int64_t dim,
                             void* out, Stream& s) {
   CHECK(dim > 0);
   Queue queue(s, "copy_row_runs");
-  with_type(dt, [&]<typename T>(T) {
-    const CopyRuns<T> kernel{typed<T>(x), dim, typed<T>(out), Runs(runs)};
-    queue.launch(kernel.runs.rows(), kernel);
+  in_launches(runs, [&](std::span<const RowRun> some) {
+    with_type(dt, [&]<typename T>(T) {
+      const CopyRuns<T> kernel{typed<T>(x), dim, typed<T>(out), Runs(some)};
+      queue.launch(kernel.runs.rows(), kernel);
+    });
   });
 }
 
@@ -312,9 +318,11 @@ void CudaOps::scatter_add_row_runs(DType dt, const void* x, const int32_t* rows,
                                    float* y, Stream& s) {
   CHECK(dim > 0);
   Queue queue(s, "scatter_add_row_runs");
-  with_type(dt, [&]<typename T>(T) {
-    const ScatterAddRuns<T> kernel{typed<T>(x), rows, scale, dim, y, Runs(runs)};
-    queue.launch(kernel.runs.rows(), kernel);
+  in_launches(runs, [&](std::span<const RowRun> some) {
+    with_type(dt, [&]<typename T>(T) {
+      const ScatterAddRuns<T> kernel{typed<T>(x), rows, scale, dim, y, Runs(some)};
+      queue.launch(kernel.runs.rows(), kernel);
+    });
   });
 }
 

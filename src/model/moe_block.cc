@@ -192,13 +192,10 @@ void Blocks::locate_inbound(std::span<const RowRun> runs, int64_t group_rows,
                             Stream& s) const {
   const int64_t d = c_.hidden_size;
   const ExpertInput all = expert_input(group_rows, inbound, e);
-  for (; !runs.empty(); runs = runs.subspan(std::min(runs.size(), size_t{kMostTogether}))) {
-    const auto some = runs.first(std::min(runs.size(), size_t{kMostTogether}));
-    ops_.locate_rows(dt_, all.rows.dense, nullptr, some, d, e.input_rows, s);
-    if (!backward) continue;
-    ops_.locate_rows(dt_, all.gradients.dense, nullptr, some, d, e.gradient_rows, s);
-    ops_.copy_row_runs(DType::kF32, all.scale, some, 1, e.scale, s);
-  }
+  ops_.locate_rows(dt_, all.rows.dense, nullptr, runs, d, e.input_rows, s);
+  if (!backward) return;
+  ops_.locate_rows(dt_, all.gradients.dense, nullptr, runs, d, e.gradient_rows, s);
+  ops_.copy_row_runs(DType::kF32, all.scale, runs, 1, e.scale, s);
 }
 
 Blocks::ExpertInput Blocks::expert_input(int64_t group_rows, const Inbound& inbound,

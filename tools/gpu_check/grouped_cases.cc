@@ -245,38 +245,48 @@ void add_products(const Group& g, std::vector<OpCase>& cases) {
 }
 
 // Rows of several experts that meet in tokens, some of which only one of them has.
-void add_runs(DType dt, int64_t tokens, int64_t dim, std::vector<OpCase>& cases) {
-  cases.push_back({strf("row runs %s of %lld x %lld", dtype_name(dt), (long long)tokens,
-                        (long long)dim), [=](Trial& t) {
-    std::vector<int32_t> list;
-    std::vector<RowRun> runs;
-    int64_t block = 2;
-    for (int64_t step = 1; step <= 5; ++step) {  // run `step` has every step-th token
-      list.insert(list.end(), 3, 0);  // between runs: of nobody
-      const auto from = std::ssize(list);
-      for (int64_t i = step - 1; i < tokens; i += step) list.push_back(static_cast<int32_t>(i));
-      runs.push_back({from, block, std::ssize(list) - from});
-      block += runs.back().count + step % 3;
-    }
-    runs.insert(runs.begin() + 1, {0, 0, 0});
-    Tensor &rows = t.ints(list), &from = t.random(dt, tokens * dim, 105);
-    Tensor &out = t.filled(dt, block * dim), &x = t.random(dt, block * dim, 106);
-    Tensor &long_list = t.random(dt, std::ssize(list) * dim, 110),
-           &copied = t.filled(dt, block * dim);
-    Tensor &scale = t.random(DType::kF32, block, 107),
-           &y = t.random(DType::kF32, tokens * dim, 108);
-    Tensor& plain = t.random(DType::kF32, tokens * dim, 109);
-    t.run([&](Ops& ops, const At& at, Stream& s) {
-      ops.gather_row_runs(dt, at(from), at(rows), runs, dim, at(out), s);
-      ops.copy_row_runs(dt, at(long_list), runs, dim, at(copied), s);
-      ops.scatter_add_row_runs(dt, at(x), at(rows), at(scale), runs, dim, at(y), s);
-      ops.scatter_add_row_runs(dt, at(x), at(rows), nullptr, runs, dim, at(plain), s);
-    });
-    t.expect_same("out", out);
-    t.expect_same("copied", copied);
-    t.expect_same("y", y);
-    t.expect_same("y without scale", plain);
-  }});
+void add_runs(DType dt, int64_t most, int64_t tokens, int64_t dim, std::vector<OpCase>& cases) {
+  cases.push_back(
+      {strf("%lld row runs %s of %lld x %lld", (long long)most, dtype_name(dt), (long long)tokens,
+            (long long)dim),
+       [=](Trial& t) {
+         std::vector<int32_t> list;
+         std::vector<RowRun> runs;
+         int64_t block = 2;
+         for (int64_t step = 1; step <= most; ++step) {  // run `step` has every step-th token
+           list.insert(list.end(), 3, 0);                // between runs: of nobody
+           const auto from = std::ssize(list);
+           for (int64_t i = step - 1; i < tokens; i += step)
+             list.push_back(static_cast<int32_t>(i));
+           runs.push_back({from, block, std::ssize(list) - from});
+           block += runs.back().count + step % 3;
+         }
+         runs.insert(runs.begin() + 1, {0, 0, 0});
+         Tensor &rows = t.ints(list), &from = t.random(dt, tokens * dim, 105);
+         Tensor &out = t.filled(dt, block * dim), &x = t.random(dt, block * dim, 106);
+         Tensor &long_list = t.random(dt, std::ssize(list) * dim, 110),
+                &copied = t.filled(dt, block * dim);
+         Tensor &scale = t.random(DType::kF32, block, 107),
+                &y = t.random(DType::kF32, tokens * dim, 108);
+         Tensor& plain = t.random(DType::kF32, tokens * dim, 109);
+         t.run([&](Ops& ops, const At& at, Stream& s) {
+           ops.gather_row_runs(dt, at(from), at(rows), runs, dim, at(out), s);
+           ops.copy_row_runs(dt, at(long_list), runs, dim, at(copied), s);
+           ops.scatter_add_row_runs(dt, at(x), at(rows), at(scale), runs, dim, at(y), s);
+           ops.scatter_add_row_runs(dt, at(x), at(rows), nullptr, runs, dim, at(plain), s);
+         });
+         t.expect_same("out", out);
+         t.expect_same("copied", copied);
+         t.expect_same("y", y);
+         t.expect_same("y without scale", plain);
+       }});
+}
+
+// More experts than a launch has room for.
+Group several_launches() {
+  Group group{{}, 16, 24, 8};
+  for (int64_t e = 0; e < 2 * kMostTogether + 3; ++e) group.counts.push_back(e * 5 % 7);
+  return group;
 }
 
 }  // namespace
@@ -286,6 +296,7 @@ std::vector<OpCase> library_product_cases() {
   add_products({{64}, 16, 32, 0}, cases);
   add_products({{65, 0, 1, 300, 7}, 40, 24, 8}, cases);
   add_products({{0, 5, 0, 1, 2, 3, 4, 1, 1, 1, 70, 1, 1, 9, 1, 0}, 128, 64, 16}, cases);
+  add_products(several_launches(), cases);
   return cases;
 }
 
@@ -296,10 +307,12 @@ std::vector<OpCase> grouped_cases() {
     add_group(dt, {{65, 0, 1, 300, 7}, 40, 24, 8}, cases);
     add_group(dt, {{3, 130, 64}, 72, 136, 3}, cases);  // weights not aligned
     add_group(dt, {{0, 5, 0, 1, 2, 3, 4, 1, 1, 1, 70, 1, 1, 9, 1, 0}, 17, 9, 16}, cases);
+    add_group(dt, several_launches(), cases);
     add_in_place(dt, {{65, 0, 1, 300, 7}, 40, 24, 8}, cases);
     add_in_place(dt, {{3, 130, 64}, 17, 9, 0}, cases);  // rows not aligned
-    add_runs(dt, 70, 33, cases);
-    add_runs(dt, 300, 1, cases);
+    add_runs(dt, 5, 70, 33, cases);
+    add_runs(dt, 2 * kMostTogether + 1, 70, 33, cases);
+    add_runs(dt, 5, 300, 1, cases);
   }
   return cases;
 }
