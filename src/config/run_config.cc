@@ -266,9 +266,9 @@ Status check_values(const RunConfig& c) {
   RETURN_IF_ERROR(check_freeze(c.train.freeze));
   RETURN_IF_ERROR(check_sample(c.sample));
   RETURN_IF_ERROR(check_optim(c.optim, c.train.steps));
-  if (c.plan.group_blocks > kMostTogether) {
+  if (c.plan.group_blocks > kMostGroupBlocks) {
     return refuse("plan.group_blocks", std::to_string(c.plan.group_blocks),
-                  strf("must be auto or from 1 to %lld", (long long)kMostTogether));
+                  strf("must be auto or from 1 to %lld", (long long)kMostGroupBlocks));
   }
   RETURN_IF_ERROR(check_network_rates(c));
   RETURN_IF_ERROR(check_device_budgets(c));

@@ -281,7 +281,8 @@ void declare_plan(RunConfig& c, OptionTable& t) {
         "experts read rows where attention left them, if a device has room for those of all its "
         "microbatches, and on one CPU device add there what they give; false: they read copies");
   t.add_or_auto("group_blocks", c.plan.group_blocks, kRunOnly,
-                "row blocks of experts computed together; auto: 1 on a CPU alone, else up to 16",
+                "row blocks of experts computed together; auto: 1 on a CPU alone, else up to "
+                "16, in zebra up to 128",
                 "blocks of 256 rows");
 }
 

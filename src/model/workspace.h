@@ -57,7 +57,7 @@ struct WorkspaceSize {
   bool training = true;
   CacheSize cache;
   bool on_gpu = false;  // a GPU's ops need scratch memory
-  int64_t group_blocks = 1;  // row blocks of experts that are computed together, <= kMostTogether
+  int64_t group_blocks = 1;  // row blocks of experts that are computed together
   int64_t saved_layers = 0;  // the last layers; only in training
   SumShape sums = {};
   bool pages_expert_sums = false;      // RunShape's

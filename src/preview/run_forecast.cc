@@ -269,7 +269,7 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
   RankMachines machines{{}, network};
   for (const RankSettings& rank : ranks) machines.sheets.push_back(&rank.sheet);
   choose_zebra(model.shape, machines, first.config, first.setup);
-  int64_t blocks = kMostTogether;
+  int64_t blocks = kMostGroupBlocks;
   for (RankSettings& rank : ranks) {
     RunSetup& setup = rank.setup;
     setup.lags = first.setup.lags;

@@ -131,7 +131,8 @@ GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const R
                          const DeviceBudget& budget) {
   WorkspaceSize size = setup.size;
   const bool any = size.on_gpu || setup.num_devices() > 1;
-  return choose_group(shape, any, budget, kMostTogether, [&](int64_t blocks, int device) {
+  const int64_t most = setup.zebra ? kMostGroupBlocks : kMostTogether;
+  return choose_group(shape, any, budget, most, [&](int64_t blocks, int device) {
     size.group_blocks = blocks;
     return workspace_bytes(model, size, device);
   });

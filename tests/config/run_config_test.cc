@@ -213,7 +213,7 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"train.expert_shards", {"2"}, "which is 4"},
                              Wrong{"train.expert_shards", {"0"}, "from 1 to 64"},
                              Wrong{"parallel.sharing", {"data"}, "train.expert_shards = 4"},
-                             Wrong{"plan.group_blocks", {"17"}, "auto or from 1 to 16"},
+                             Wrong{"plan.group_blocks", {"129"}, "auto or from 1 to 128"},
                              Wrong{"train.seed", {"-1"}, "from 0"},
                              Wrong{"train.save_steps", {"-1"}, "from 0"},
                              Wrong{"train.eval_steps", {"-1"}, "from 0"},

@@ -14,6 +14,9 @@
 
 namespace pagoda {
 
+// The most row blocks that experts of a group have (plan/step/expert_blocks.h).
+inline constexpr int64_t kMostGroupBlocks = 128;
+
 // Switches that change the order of a step, to measure what each part of it is worth. None changes
 // a bit of the result.
 struct PlanOptions {
