@@ -428,6 +428,13 @@ LayoutTimes LayoutRace::times(const std::string& name) const {
   return times;
 }
 
+double LayoutRace::ratio(const std::string& name, const std::string& other) const {
+  const std::vector<LayoutTimes>&of = entry(name).rounds, &to = entry(other).rounds;
+  std::vector<double> ratios;
+  for (size_t i = 0; i < of.size(); ++i) ratios.push_back(of[i].measured_s / to[i].measured_s);
+  return quantile(ratios, 0.5);
+}
+
 const std::vector<double>& LayoutRace::step_seconds(const std::string& name) const {
   return entry(name).step_seconds;
 }

@@ -105,6 +105,8 @@ class LayoutRace {
   void run(int rounds, int most_repeats);
   // The median over the rounds.
   LayoutTimes times(const std::string& name) const;
+  // How many times as long a step of one takes as one of the other in the same round, the median.
+  double ratio(const std::string& name, const std::string& other) const;
   // [step] of the newest round.
   const std::vector<double>& step_seconds(const std::string& name) const;
   const std::vector<double>& simulated_seconds(const std::string& name) const;
