@@ -304,8 +304,8 @@ set_tests_properties(moves_study moves_study_slowed
 # Prints how long stages of pipelines idle, and what their orders hold and read, beside what they
 # should; and how long all-to-alls take in each order, beside the least time for them.
 pagoda_bench(pipeline_tables testing pipeline_tables.cc measured_run.cc random_token_run.cc)
-pagoda_bench(exchange_tables testing exchange_tables.cc executed_exchange.cc simulated_exchange.cc
-  random_token_run.cc)
+pagoda_bench(exchange_tables testing exchange/exchange_tables.cc exchange/drawn_exchange.cc
+  exchange/executed_exchange.cc exchange/simulated_exchange.cc random_token_run.cc)
 # Prints how long two models take at once, beside one after the other and Aurora's formulas.
 pagoda_bench(colocation_tables testing colocation_tables.cc served_run.cc random_token_run.cc)
 # Prints what copies of rows cost, and what reading them in place saves.

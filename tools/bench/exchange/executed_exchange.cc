@@ -1,5 +1,6 @@
-#include "tools/bench/executed_exchange.h"
+#include "tools/bench/exchange/executed_exchange.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -64,16 +65,18 @@ std::unique_ptr<Link> make_card_link(const CardNetwork& network) {
   return std::make_unique<CardLink>(network);
 }
 
-ExchangeDevices::ExchangeDevices(int count, std::unique_ptr<Link> link, int64_t most_bytes)
-    : count_(count), link_(std::move(link)) {
+ExchangeDevices::ExchangeDevices(int count, DeviceRange own, std::unique_ptr<Link> link,
+                                 int64_t most_bytes)
+    : count_(count), own_(own), link_(std::move(link)) {
   const auto devices = static_cast<size_t>(count);
   source_.resize(static_cast<size_t>(most_bytes), std::byte{1});
-  for (size_t d = 0; d < devices; ++d) {
-    out_.push_back(make_stream(strf("out %zu", d)));
+  target_.resize(devices);
+  for (int d = own.first; d < own.end(); ++d) {
+    out_.push_back(make_stream(strf("out %d", d)));
     for (int lane = 0; lane < kMostCardLanes; ++lane) {
-      in_.push_back(make_stream(strf("in %zu lane %d", d, lane)));
+      in_.push_back(make_stream(strf("in %d lane %d", d, lane)));
     }
-    target_.emplace_back(source_.size());
+    target_[static_cast<size_t>(d)].resize(source_.size());
   }
   gathered_.resize(devices);
   passing_.resize(devices * devices);
@@ -86,53 +89,74 @@ ExchangeDevices::~ExchangeDevices() {
   for (auto& stream : in_) stream->synchronize();
 }
 
-double ExchangeDevices::seconds(const std::vector<ExchangeLeg>& legs) {
+double ExchangeDevices::seconds(const ExchangeLegs& legs, const std::function<int64_t()>& begin) {
   Event open = Event::make();
   for (auto& stream : out_) stream->wait(open);
   std::vector<Event> arrived(passing_.size());
   for (const ExchangeLeg& leg : legs) issue(leg, arrived);
-  const TimingClock timer;
+  const int64_t begin_us = begin();
   open.signal();
   for (auto& stream : in_) stream->synchronize();
-  return timer.finish(0).seconds;
+  const int64_t end_us = monotonic_us();
+  when_all(std::exchange(sent_, {})).wait();
+  return 1e-6 * static_cast<double>(std::max<int64_t>(end_us - begin_us, 1));
 }
 
-Event ExchangeDevices::carry(const ExchangeLeg& leg, const std::byte* from, std::byte* to) {
+// All processes count all legs, so that both ends of one have the same number.
+void ExchangeDevices::carry(const ExchangeLeg& leg, const std::byte* from, std::byte* to) {
   Transfer transfer{.number = numbers_[pair(leg.from, leg.to)]++, .from = leg.from, .to = leg.to};
   transfer.bytes = leg.bytes;
-  const Event sent = link_->send(transfer, from, *out_[static_cast<size_t>(leg.from)]);
-  link_->receive(transfer, to, in(leg.to, leg.lane), {});
-  return sent;
+  if (own_.contains(leg.from)) sent_.push_back(link_->send(transfer, from, out(leg.from)));
+  if (own_.contains(leg.to)) link_->receive(transfer, to, in(leg.to, leg.lane), {});
+}
+
+const std::byte* ExchangeDevices::gather(const ExchangeLeg& leg) {
+  std::vector<std::byte>& message = gathered_[static_cast<size_t>(leg.from)][leg.to];
+  message.resize(static_cast<size_t>(leg.bytes));
+  int64_t end = leg.bytes;
+  for (size_t i = leg.gathered.size(); i-- > 0; end = leg.gathered[i].first_byte) {
+    const int64_t first = leg.gathered[i].first_byte;
+    out(leg.from).copy(message.data() + first, source_.data(), end - first);
+  }
+  return message.data();
 }
 
 void ExchangeDevices::issue(const ExchangeLeg& leg, std::vector<Event>& arrived) {
-  const auto from = static_cast<size_t>(leg.from), to = static_cast<size_t>(leg.to);
-  std::byte* target = target_[to].data();
+  const bool sends = own_.contains(leg.from), takes = own_.contains(leg.to);
+  std::byte* target = target_[static_cast<size_t>(leg.to)].data();
   switch (leg.kind) {
     case ExchangeLeg::Kind::kStraight:
       carry(leg, source_.data(), target);
       return;
     case ExchangeLeg::Kind::kGathered: {
-      std::vector<std::byte>& message = gathered_[from][leg.to];
       std::vector<std::byte>& there = passing_[pair(leg.to, leg.from)];
-      message.resize(static_cast<size_t>(leg.bytes));
-      there.resize(message.size());
-      int64_t end = leg.bytes;
-      for (size_t i = leg.gathered.size(); i-- > 0; end = leg.gathered[i].first_byte) {
-        const int64_t first = leg.gathered[i].first_byte;
-        out_[from]->copy(message.data() + first, source_.data(), end - first);
-      }
-      carry(leg, message.data(), there.data());
-      arrived[pair(leg.to, leg.from)] = in(leg.to).record();
+      if (takes) there.resize(static_cast<size_t>(leg.bytes));
+      carry(leg, sends ? gather(leg) : nullptr, there.data());
+      if (takes) arrived[pair(leg.to, leg.from)] = in(leg.to).record();
       return;
     }
     case ExchangeLeg::Kind::kPassedOn: {
-      const std::byte* there = passing_[pair(leg.from, leg.sender)].data() + leg.first_byte;
-      if (leg.from == leg.to) return in(leg.to).copy(target, there, leg.bytes);
-      out_[from]->wait(arrived[pair(leg.from, leg.sender)]);
+      const size_t message = pair(leg.from, leg.sender);
+      const std::byte* there = sends ? passing_[message].data() + leg.first_byte : nullptr;
+      if (leg.from == leg.to) {
+        if (takes) in(leg.to).copy(target, there, leg.bytes);
+        return;
+      }
+      if (sends) out(leg.from).wait(arrived[message]);
       carry(leg, there, target);
     }
   }
+}
+
+std::vector<double> median_seconds(const std::vector<ExchangeLegs>& exchanges, int rounds,
+                                   const std::function<double(const ExchangeLegs&)>& seconds) {
+  std::vector<std::vector<double>> taken_s(exchanges.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < exchanges.size(); ++i) taken_s[i].push_back(seconds(exchanges[i]));
+  }
+  std::vector<double> medians;
+  for (const std::vector<double>& of : taken_s) medians.push_back(quantile(of, 0.5));
+  return medians;
 }
 
 }  // namespace pagoda

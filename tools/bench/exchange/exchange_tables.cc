@@ -2,15 +2,15 @@
 //
 //   exchange_tables [--rounds N] [--tiny] [--unequal] [--simulated]
 //
-// Devices are those of tools/bench/executed_exchange.h.
+// Devices are those of tools/bench/exchange/executed_exchange.h.
 //
 // Orders: flat, HALO, rounds, shortest first (Aurora's SJF) and random, on 4 and 8 nodes of 2
 // devices, 10 us within a node, 50 and 500 us between them. Counts: even; drawn at random; skewed,
 // where few devices take most; and those of a recorded run's layers (tests/golden). The bound is
 // raced in the same round: one message with all bytes that the busiest card has to send or to take.
 // Nothing is subtracted. Beside flat, HALO and rounds stands what the simulator has for the same
-// legs (tools/bench/simulated_exchange.h), and at the end at which sizes HALO takes less than flat,
-// executed and simulated. Nodes of 8 devices, 2 to 64 of them, are simulated only.
+// legs (tools/bench/exchange/simulated_exchange.h), and at the end at which sizes HALO takes less
+// than flat, executed and simulated. Nodes of 8 devices, 2 to 64 of them, are simulated only.
 //
 // Then 8 nodes of one device, half or a quarter of which have a card that is 4 times as fast, over
 // SlowLink's cards: flat; rounds as if all were equally fast; rounds by rates, with one partner at
@@ -26,63 +26,33 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "bench/race/timing.h"
 #include "parallel/local_link.h"
 #include "parallel/slow_link.h"
-#include "plan/exchange/routed_traffic.h"
 #include "plan/rounds/exchange_order.h"
 #include "plan/rounds/exchange_rounds.h"
 #include "plan/rounds/traffic.h"
 #include "tests/testing/plan/aurora_baselines.h"
 #include "tests/testing/plan/recorded_layers.h"
-#include "tools/bench/executed_exchange.h"
+#include "tools/bench/exchange/drawn_exchange.h"
+#include "tools/bench/exchange/executed_exchange.h"
+#include "tools/bench/exchange/simulated_exchange.h"
 #include "tools/bench/random_token_run.h"
-#include "tools/bench/simulated_exchange.h"
 
 namespace pagoda {
 namespace {
 
 using Matrix = SquareMatrix<int64_t>;
 
-enum class Order { kFlat, kHalo, kRounds, kShortest, kRandom };
-constexpr size_t kSimulated = 3;  // the first of these
-constexpr std::pair<Order, const char*> kOrders[] = {{Order::kFlat, "flat"},
-                                                     {Order::kHalo, "halo"},
-                                                     {Order::kRounds, "rounds"},
-                                                     {Order::kShortest, "shortest"},
-                                                     {Order::kRandom, "random"}};
-
-std::vector<ParcelBytes> parcels_of(const Matrix& bytes) {
-  std::vector<ParcelBytes> parcels;
-  for (int to = 0; to < bytes.size(); ++to) {
-    for (int from = 0; from < bytes.size(); ++from) {
-      if (from != to && bytes.at(from, to) > 0) parcels.push_back({from, to, bytes.at(from, to)});
-    }
-  }
-  return parcels;
-}
-
-std::vector<ExchangeLeg> legs_of(const Matrix& bytes, Order order, const CardNetwork& network) {
-  std::vector<ParcelBytes> parcels = parcels_of(bytes);
-  std::mt19937 random(11);
-  const auto shorter = [](const auto& a, const auto& b) { return a.bytes < b.bytes; };
-  if (order == Order::kShortest) std::stable_sort(parcels.begin(), parcels.end(), shorter);
-  if (order == Order::kRandom) std::shuffle(parcels.begin(), parcels.end(), random);
-  const ExchangeOrder by = order == Order::kHalo     ? ExchangeOrder::kHalo
-                           : order == Order::kRounds ? ExchangeOrder::kRounds
-                                                     : ExchangeOrder::kFlat;
-  return exchange_legs(parcels, by, network.exchange_nodes());
-}
+constexpr size_t kSimulated = 3;  // the first of kParcelOrders
 
 // One message with all bytes of the card that is busiest by their rate, between two devices whose
 // card it is.
-std::vector<ExchangeLeg> busiest_card(const Matrix& bytes, const CardNetwork& network) {
+ExchangeLeg busiest_card(const Matrix& bytes, const CardNetwork& network) {
   ExchangeLeg busiest;
   double most_s = 0;
   const auto consider = [&](int64_t sum, bool within) {
@@ -104,60 +74,7 @@ std::vector<ExchangeLeg> busiest_card(const Matrix& bytes, const CardNetwork& ne
       consider(std::max(sent, taken), within);
     }
   }
-  return {busiest};
-}
-
-enum class Counts { kEven, kRandom, kSkewed, kRecorded };
-constexpr std::pair<Counts, const char*> kCounts[] = {{Counts::kEven, "even"},
-                                                      {Counts::kRandom, "random"},
-                                                      {Counts::kSkewed, "skewed"},
-                                                      {Counts::kRecorded, "recorded"}};
-
-// [from][to] relative, with a mean of 1 off the diagonal.
-SquareMatrix<double> shares(Counts counts, const CardNetwork& network, const RoutingTrace& trace) {
-  const int n = network.devices();
-  std::mt19937 random(7);
-  std::uniform_real_distribution<double> uniform(0, 2);
-  SquareMatrix<double> shares(n, 1);
-  if (counts == Counts::kRecorded) {
-    const auto experts = static_cast<int>(trace.shape.num_experts);
-    ExpertDevices devices;
-    for (int e = 0; e < experts; ++e) devices.push_back(e * n / experts);
-    LayerRouting layer;
-    for (const LayerRouting& microbatch : trace.steps.back().routing) {
-      layer.push_back(microbatch.front());
-    }
-    shares = need(routed_traffic(layer, devices, n));
-  }
-  double sum = 0;
-  for (int from = 0; from < n; ++from) {
-    for (int to = 0; to < n; ++to) {
-      if (counts == Counts::kRandom) shares.at(from, to) = uniform(random);
-      if (counts == Counts::kSkewed) shares.at(from, to) = uniform(random) / (1 + to);
-      if (from != to) sum += shares.at(from, to);
-    }
-  }
-  SquareMatrix<double> scaled(n, 0);
-  for (int from = 0; from < n; ++from) {
-    for (int to = 0; to < n; ++to) scaled.at(from, to) = shares.at(from, to) * n * (n - 1) / sum;
-  }
-  return scaled;
-}
-
-Matrix bytes_of(const SquareMatrix<double>& shares, int64_t mean) {
-  Matrix bytes(shares.size());
-  for (int from = 0; from < shares.size(); ++from) {
-    for (int to = 0; to < shares.size(); ++to) {
-      const double scaled = shares.at(from, to) * static_cast<double>(mean);
-      if (from != to) bytes.at(from, to) = align_up(static_cast<int64_t>(scaled), 64);
-    }
-  }
-  return bytes;
-}
-
-std::string size_text(int64_t bytes) {
-  return bytes >= kMiB ? strf("%lld MiB", (long long)(bytes / kMiB))
-                       : strf("%lld KiB", (long long)(bytes / kKiB));
+  return busiest;
 }
 
 // The sizes at which HALO takes less than flat.
@@ -176,77 +93,51 @@ struct Crossover {
   }
 };
 
-// The medians of a parcel size, and what is simulated of it: [order].
-struct Taken {
-  double least_s = 0;
-  std::vector<double> executed_s, simulated_s;
-
-  void print(const char* counts, int64_t mean) const {
-    std::printf("  %-8s %8s %7.2f ms", counts, size_text(mean).c_str(), 1e3 * least_s);
-    for (const double seconds : executed_s) {
-      std::printf("  %7.2f (%5.2f)", 1e3 * seconds, seconds / least_s);
-    }
-    for (const double seconds : simulated_s) std::printf("  %8.2f", 1e3 * seconds);
-    std::printf("\n");
-    std::fflush(stdout);
-  }
-};
-
-double simulated_s(const CardNetwork& network, const std::vector<ExchangeLeg>& legs) {
+double simulated_s(const CardNetwork& network, const ExchangeLegs& legs) {
   const Cost within = {network.within_s, 1 / network.within_bytes_per_s, 0};
   const Cost between = {network.between_s, 1 / network.between_bytes_per_s, 0};
   return simulated_exchange_s(legs, network.exchange_nodes(), within,
                               std::vector<Cost>(static_cast<size_t>(network.devices()), between));
 }
 
-Taken race(const CardNetwork& network, const Matrix& bytes, int rounds) {
-  const std::vector<ExchangeLeg> bound = busiest_card(bytes, network);
+TimedOrders race(const CardNetwork& network, const Matrix& bytes, int rounds) {
+  const ExchangeLeg bound = busiest_card(bytes, network);
   const auto& all = bytes.entries();
-  ExchangeDevices devices(network.devices(), make_card_link(network),
-                          std::max(bound.front().bytes, *std::max_element(all.begin(), all.end())));
-  std::vector<std::vector<ExchangeLeg>> orders;
-  for (const auto& [order, name] : kOrders) orders.push_back(legs_of(bytes, order, network));
-  std::vector<double> bound_s;
-  std::vector<std::vector<double>> taken_s(orders.size());
-  for (int round = 0; round < rounds; ++round) {
-    bound_s.push_back(devices.seconds(bound));
-    for (size_t i = 0; i < orders.size(); ++i) taken_s[i].push_back(devices.seconds(orders[i]));
-  }
-  Taken taken{quantile(bound_s, 0.5), {}, {}};
-  for (const std::vector<double>& seconds : taken_s) {
-    taken.executed_s.push_back(quantile(seconds, 0.5));
-  }
+  ExchangeDevices devices(network.devices(), {0, network.devices()}, make_card_link(network),
+                          std::max(bound.bytes, *std::max_element(all.begin(), all.end())));
+  const std::vector<ExchangeLegs> exchanges =
+      bound_and_orders(bound, bytes, network.exchange_nodes());
+  TimedOrders timed;
+  timed.executed_s = median_seconds(
+      exchanges, rounds, [&](const ExchangeLegs& legs) { return devices.seconds(legs); });
   for (size_t i = 0; i < kSimulated; ++i) {
-    taken.simulated_s.push_back(simulated_s(network, orders[i]));
+    timed.simulated_s.push_back(simulated_s(network, exchanges[i + 1]));
   }
-  return taken;
+  return timed;
 }
 
 void table(const CardNetwork& network, const RoutingTrace& trace, int rounds, bool tiny,
            std::vector<double>& errors) {
-  std::printf(
-      "\n%d nodes x %d devices, %.0f us within, %.0f us between, %.2g and %.2g GB/s\n"
-      "  counts    parcel      bound",
-      network.nodes, network.each, 1e6 * network.within_s, 1e6 * network.between_s,
-      1e-9 * network.within_bytes_per_s, 1e-9 * network.between_bytes_per_s);
-  for (const auto& [order, name] : kOrders) std::printf("  %15s", name);
-  std::printf("   simulated: flat, halo, rounds\n");
-  std::map<Counts, Crossover> crossovers;
-  for (const auto& [counts, name] : kCounts) {
-    const SquareMatrix<double> parts = shares(counts, network, trace);
-    for (const int64_t mean : {kKiB, 16 * kKiB, 256 * kKiB, kMiB, 4 * kMiB}) {
+  std::printf("\n%d nodes x %d devices, %.0f us within, %.0f us between, %.2g and %.2g GB/s\n",
+              network.nodes, network.each, 1e6 * network.within_s, 1e6 * network.between_s,
+              1e-9 * network.within_bytes_per_s, 1e-9 * network.between_bytes_per_s);
+  TimedOrders::print_heading("   simulated: flat, halo, rounds");
+  std::map<ExchangeCounts, Crossover> crossovers;
+  for (const auto& [counts, name] : kExchangeCounts) {
+    const SquareMatrix<double> parts = drawn_shares(counts, network.devices(), trace);
+    for (const int64_t mean : kParcelSizes) {
       if (tiny && mean > 16 * kKiB) break;
-      const Taken taken = race(network, bytes_of(parts, mean), rounds);
-      taken.print(name, mean);
+      const TimedOrders timed = race(network, parcel_bytes(parts, mean), rounds);
+      timed.print(name, mean);
       for (size_t i = 0; i < kSimulated; ++i) {
-        errors.push_back(std::abs(taken.simulated_s[i] / taken.executed_s[i] - 1));
+        errors.push_back(std::abs(timed.simulated_s[i] / timed.order_s(i) - 1));
       }
       Crossover& crossover = crossovers[counts];
-      Crossover::add(crossover.executed, mean, taken.executed_s[0], taken.executed_s[1]);
-      Crossover::add(crossover.simulated, mean, taken.simulated_s[0], taken.simulated_s[1]);
+      Crossover::add(crossover.executed, mean, timed.order_s(0), timed.order_s(1));
+      Crossover::add(crossover.simulated, mean, timed.simulated_s[0], timed.simulated_s[1]);
     }
   }
-  for (const auto& [counts, name] : kCounts) crossovers[counts].print(name);
+  for (const auto& [counts, name] : kExchangeCounts) crossovers[counts].print(name);
 }
 
 enum class Rows { kEven, kByRate, kToFast };
@@ -300,20 +191,14 @@ void unequal_table(int count, int one_of, int rounds, bool tiny) {
       }
       const double one_s = line_bound(need(link_seconds(traffic, cards.rates)));
       const double stated_s = concurrent_bound_s(traffic, cards.rates);
-      const std::vector<ExchangeLeg> orders[] = {
-          exchange_legs(parcels, ExchangeOrder::kFlat), legs_in_rounds(parcels),
-          legs_in_rounds(parcels, cards.rates, {}, 1), legs_in_rounds(parcels, cards.rates)};
-      ExchangeDevices devices(count, cards.link(), 4 * mean);
-      std::vector<std::vector<double>> taken_s(std::size(orders));
-      for (int round = 0; round < rounds; ++round) {
-        for (size_t i = 0; i < taken_s.size(); ++i) {
-          taken_s[i].push_back(devices.seconds(orders[i]));
-        }
-      }
+      ExchangeDevices devices(count, {0, count}, cards.link(), 4 * mean);
+      const std::vector<double> medians_s = median_seconds(
+          {exchange_legs(parcels, ExchangeOrder::kFlat), legs_in_rounds(parcels),
+           legs_in_rounds(parcels, cards.rates, {}, 1), legs_in_rounds(parcels, cards.rates)},
+          rounds, [&](const ExchangeLegs& legs) { return devices.seconds(legs); });
       std::printf("  %-8s %8s  %8.2f ms %8.2f ms", name, size_text(mean).c_str(), 1e3 * one_s,
                   1e3 * stated_s);
-      for (const std::vector<double>& seconds : taken_s) {
-        const double median_s = quantile(seconds, 0.5);
+      for (const double median_s : medians_s) {
         std::printf("  %6.1f (%4.2f)", 1e3 * median_s, median_s / stated_s);
       }
       std::printf("\n");
@@ -337,11 +222,11 @@ void simulated(bool tiny) {
     network.each = 8;
     std::printf("  %5d", nodes);
     for (const int64_t mean : sizes) {
-      const Matrix bytes = bytes_of(SquareMatrix<double>(network.devices(), 1), mean);
-      const auto seconds = [&](Order order) {
-        return simulated_s(network, legs_of(bytes, order, network));
+      const Matrix bytes = parcel_bytes(SquareMatrix<double>(network.devices(), 1), mean);
+      const auto seconds = [&](ParcelOrder order) {
+        return simulated_s(network, legs_in_order(bytes, order, network.exchange_nodes()));
       };
-      std::printf("  %8.2f", seconds(Order::kFlat) / seconds(Order::kHalo));
+      std::printf("  %8.2f", seconds(ParcelOrder::kFlat) / seconds(ParcelOrder::kHalo));
       std::fflush(stdout);
     }
     std::printf("\n");

@@ -1,4 +1,4 @@
-#include "tools/bench/simulated_exchange.h"
+#include "tools/bench/exchange/simulated_exchange.h"
 
 #include <map>
 #include <utility>
