@@ -8,25 +8,19 @@ device that is slowed so often, and two on both of them in each order of exchang
 
   two_machines.py PAGODA [--mbit 1000 100] [--steps 8] [--rounds 9] [--slowed TIMES] [--dir DIR]
 
-Needs root and Debian's iproute2, openssh-server and openmpi-bin; says SKIPPED where it may not make
-namespaces. Everything it makes carries its process number, and is removed in the end."""
+Needs what machine_spaces.py does; says SKIPPED where it may not make namespaces."""
 
 import argparse
-import contextlib
 import hashlib
 import json
-import os
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
-NODES = ("node01", "node02")
+import machine_spaces
+from machine_spaces import must
+
 WARM_STEPS = 3  # pages find their places
-FRAME_BYTES = 9000
 CONFIG = {
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 512,
     "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -54,116 +48,6 @@ disk = ["{output}-pages{{rank}}"]
 """
 
 
-def must(words, **more):
-    """Runs a command to its end; its output, or this program's end with it."""
-    done = subprocess.run([str(w) for w in words], stdin=subprocess.DEVNULL, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
-    if done.returncode != 0:
-        sys.exit(f"two_machines: {' '.join(map(str, words))} ended with {done.returncode}:\n"
-                 f"{done.stdout}")
-    return done.stdout
-
-
-class Machines:
-    """Two namespaces and what runs in them. Commands of node `i` have its name, its network, and
-    core i alone."""
-
-    def __init__(self, folder, pagoda):
-        self.folder = Path(folder)
-        self.pagoda = pagoda
-        self.spaces = [f"pagoda{os.getpid()}-{i}" for i in range(2)]
-        self.links = [f"pg{os.getpid() % 100000}{'ab'[i]}" for i in range(2)]
-        self.servers = []
-
-    def inside(self, node, words):
-        """The words of a command, as node `node` would run them."""
-        text = f"hostname {NODES[node]} && exec \"$@\""
-        return ["ip", "netns", "exec", self.spaces[node], "unshare", "--uts", "taskset", "-c",
-                str(node), "sh", "-c", text, "sh", *map(str, words)]
-
-    def start(self):
-        hosts = "127.0.0.1 localhost\n" + "".join(
-            f"10.97.0.{i + 1} {name}\n" for i, name in enumerate(NODES))
-        for space in self.spaces:
-            own = Path("/etc/netns", space)
-            own.mkdir(parents=True)
-            (own / "hosts").write_text(hosts)
-            must(["ip", "netns", "add", space])
-        must(["ip", "link", "add", self.links[0], "netns", self.spaces[0], "mtu", FRAME_BYTES,
-              "type", "veth", "peer", "name", self.links[1], "netns", self.spaces[1], "mtu",
-              FRAME_BYTES])
-        for i, space in enumerate(self.spaces):
-            within = ["ip", "-n", space]
-            must([*within, "link", "set", self.links[i], "name", "eth0"])
-            must([*within, "address", "add", f"10.97.0.{i + 1}/24", "dev", "eth0"])
-            for device in ("lo", "eth0"):
-                must([*within, "link", "set", device, "up"])
-        self._start_servers()
-
-    def _start_servers(self):
-        keys = self.folder / "keys"
-        keys.mkdir()
-        for name in ("host", "user"):
-            must(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / name])
-        shutil.copy(keys / "user.pub", keys / "authorized")
-        (keys / "sshd").write_text(
-            f"HostKey {keys}/host\nAuthorizedKeysFile {keys}/authorized\nStrictModes no\n"
-            f"PermitRootLogin yes\nPasswordAuthentication no\nUsePAM no\nPidFile none\n"
-            f"SetEnv PATH={self.path()}\n")
-        os.makedirs("/run/sshd", exist_ok=True)
-        for i in range(2):
-            self.servers.append(subprocess.Popen(
-                self.inside(i, ["/usr/sbin/sshd", "-D", "-e", "-f", keys / "sshd"]),
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
-        deadline = time.monotonic() + 20
-        words = self.inside(0, ["ssh", *self.ssh_words().split(), NODES[1], "hostname"])
-        while True:
-            asked = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-            if asked.stdout.strip() == NODES[1]:
-                return
-            if time.monotonic() > deadline:
-                sys.exit(f"two_machines: no ssh to {NODES[1]}: {asked.stderr}")
-            time.sleep(0.2)
-
-    def path(self):
-        return f"{self.folder / 'bin'}:{os.environ['PATH']}"
-
-    def ssh_words(self):
-        return (f"-i {self.folder}/keys/user -o StrictHostKeyChecking=no "
-                f"-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR")
-
-    def set_rate(self, mbit):
-        """What each end sends."""
-        for space in self.spaces:
-            must(["tc", "-n", space, "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate",
-                  f"{mbit}mbit", "burst", "128kb", "latency", "100ms"])
-
-    def mpirun(self, words, each=1):
-        """Processes, so many on each node, started on the first. Where a cluster has its ssh keys
-        and its network in place, options of Open MPI are not needed for them."""
-        own = {**os.environ, "PATH": self.path(), "OMPI_ALLOW_RUN_AS_ROOT": "1",
-               "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_plm_rsh_args": self.ssh_words(),
-               "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"}
-        hosts = ",".join(f"{node}:{each}" for node in NODES)
-        return must(self.inside(0, ["mpirun", "-n", str(2 * each), "--host", hosts, "--map-by",
-                                    f"ppr:{each}:node", "--bind-to", "none", *words]),
-                    cwd=self.folder, env=own)
-
-    def sent_bytes(self):
-        """What has left each node so far, as its network device counts it."""
-        counted = [must(["ip", "netns", "exec", space, "cat",
-                         "/sys/class/net/eth0/statistics/tx_bytes"]) for space in self.spaces]
-        return [int(text) for text in counted]
-
-    def stop(self):
-        for server in self.servers:
-            server.terminate()
-            server.wait()
-        for space in self.spaces:
-            subprocess.run(["ip", "netns", "delete", space], stderr=subprocess.DEVNULL)
-            shutil.rmtree(Path("/etc/netns", space), ignore_errors=True)
-
-
 def steps_of(metrics):
     lines = [json.loads(line) for line in Path(metrics).read_text().splitlines()]
     return [line for line in lines if line["type"] == "step"]
@@ -178,20 +62,18 @@ def hash_of(folder):
 
 def prepare(machines, steps):
     folder = machines.folder
-    (folder / "bin").mkdir()
-    (folder / "bin" / "pagoda").symlink_to(Path(machines.pagoda).resolve())
     (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "text.txt").write_text("".join(
         f"{i} the quick brown fox jumps over {i * 7 % 13} lazy dogs\n" for i in range(9000)))
-    must([machines.pagoda, "init", "--config", "config.json", "--seed", "1", "--out", "model"],
+    must([machines.program, "init", "--config", "config.json", "--seed", "1", "--out", "model"],
          cwd=folder)
     (folder / "alone.toml").write_text(RUN_FILE.format(output="alone", steps=steps))
-    must([machines.pagoda, "train", "alone.toml"], cwd=folder)
+    must([machines.program, "train", "alone.toml"], cwd=folder)
     return exported(machines, "alone")
 
 
 def exported(machines, run):
-    must([machines.pagoda, "export", "--checkpoint", run, "--out", f"{run}-model"],
+    must([machines.program, "export", "--checkpoint", run, "--out", f"{run}-model"],
          cwd=machines.folder)
     return hash_of(machines.folder / f"{run}-model")
 
@@ -203,7 +85,7 @@ def at_rate(machines, mbit, steps, rounds, expected):
     sheet, run_file = f"lab{mbit}.toml", f"{name}.toml"
     (folder / run_file).write_text(RUN_FILE.format(output=name, steps=steps))
     doctor = machines.mpirun(["pagoda", "doctor"])
-    for node in NODES:
+    for node in machines.nodes:
         if node not in doctor:
             sys.exit(f"two_machines: doctor does not name {node}:\n{doctor}")
     network = machines.mpirun(["pagoda", "bench", "network", "--rounds", rounds])
@@ -211,7 +93,7 @@ def at_rate(machines, mbit, steps, rounds, expected):
     print("\n".join(line for line in network.splitlines()
                     if line.startswith(("exchange", "all to all")) or "roof   ratio" in line))
     machines.mpirun(["pagoda", "bench", "machine", "--out", sheet])
-    plan = json.loads(must([machines.pagoda, "plan", run_file, "--cluster", sheet, "--json"],
+    plan = json.loads(must([machines.program, "plan", run_file, "--cluster", sheet, "--json"],
                            cwd=folder))["as_train"]
     before = machines.sent_bytes()
     machines.mpirun(["pagoda", "train", run_file])
@@ -236,7 +118,7 @@ def slowed_run(machines, name, count, slowed, *flags):
     slowed, one on the first machine or as many on each."""
     folder = machines.folder
     (folder / f"{name}.toml").write_text(RUN_FILE.format(output=name, steps=WARM_STEPS + 3))
-    words = [machines.pagoda, "train", f"{name}.toml", "--train.devices", f"cpu/{slowed}",
+    words = [machines.program, "train", f"{name}.toml", "--train.devices", f"cpu/{slowed}",
              "--train.optimizer_threads", "1", *flags]
     if count == 1:
         must(machines.inside(0, words), cwd=folder)
@@ -267,15 +149,6 @@ def orders(machines, mbit, slowed):
     return len({of_run for _, of_run in runs.values()}) == 1
 
 
-def namespaces():
-    name = f"pagoda{os.getpid()}-try"
-    made = subprocess.run(["ip", "netns", "add", name], stdout=subprocess.DEVNULL,
-                          stderr=subprocess.DEVNULL)
-    if made.returncode == 0:
-        must(["ip", "netns", "delete", name])
-    return made.returncode == 0
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("pagoda")
@@ -285,18 +158,10 @@ def main():
     parser.add_argument("--slowed", type=int, help="how often devices are slowed, to see scaling")
     parser.add_argument("--dir", default=None)
     args = parser.parse_args()
-    missing = [p for p in ("ip", "tc", "ssh", "mpirun") if not shutil.which(p)]
-    if not os.path.exists("/usr/sbin/sshd"):
-        missing.append("sshd")
-    if missing or os.geteuid() != 0 or not namespaces():
-        print("SKIPPED: " + (f"there is no {', '.join(missing)}" if missing
-                             else "network namespaces may not be made"))
+    if lacking := machine_spaces.lacks():
+        print(f"SKIPPED: {lacking}")
         return 0
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=args.dir))
-        machines = Machines(folder, os.path.abspath(args.pagoda))
-        stack.callback(machines.stop)
-        machines.start()
+    with machine_spaces.machines(args.pagoda, directory=args.dir) as machines:
         expected = prepare(machines, args.steps)
         good = [at_rate(machines, mbit, args.steps, args.rounds, expected) for mbit in args.mbit]
         if args.slowed:
