@@ -306,6 +306,16 @@ set_tests_properties(moves_study moves_study_slowed
 pagoda_bench(pipeline_tables testing pipeline_tables.cc measured_run.cc random_token_run.cc)
 pagoda_bench(exchange_tables testing exchange/exchange_tables.cc exchange/drawn_exchange.cc
   exchange/executed_exchange.cc exchange/simulated_exchange.cc random_token_run.cc)
+# Prints the same for processes of two devices, which tools/bench/exchange_machines.py starts in
+# network namespaces. Skipped without MPI.
+pagoda_bench(exchange_ranks testing exchange/exchange_ranks.cc exchange/drawn_exchange.cc
+  exchange/executed_exchange.cc random_token_run.cc)
+set_target_properties(exchange_ranks PROPERTIES EXCLUDE_FROM_ALL OFF)
+add_test(NAME exchange_ranks
+  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/launcher.py 2
+          $<TARGET_FILE:exchange_ranks> --tiny)
+set_tests_properties(exchange_ranks
+  PROPERTIES LABELS for_all SKIP_RETURN_CODE 69 TIMEOUT 300)
 # Prints how long two models take at once, beside one after the other and Aurora's formulas.
 pagoda_bench(colocation_tables testing colocation_tables.cc served_run.cc random_token_run.cc)
 # Prints what copies of rows cost, and what reading them in place saves.
