@@ -47,8 +47,12 @@ double task_units(const Task& task, const RunShape& shape) {
     case TaskUnit::kElements: return elements();
     case TaskUnit::kSummedElements:
       return static_cast<double>(task.elements);
-    case TaskUnit::kBytes:
-      return static_cast<double>(task.bytes);
+    case TaskUnit::kBytes: {
+      // What comes from another rank is where it belongs when it is there (parallel/mpi_link.h).
+      const bool there =
+          task.kind == TaskKind::kReceive && shape.rank_of(task.peer) != shape.rank_of(task.device);
+      return there ? 0 : static_cast<double>(task.bytes);
+    }
     case TaskUnit::kUpdatedElements: return elements() * static_cast<double>(task.updates);
   }
   CHECK(false, "no such unit");

@@ -45,7 +45,8 @@ struct MachineProfile {
   // How long a woken stream then waits for a core while others have all of them.
   double slice_s = 0;
   // What a transfer between two devices takes, by its bytes, before the receiver has it: each pair
-  // has a wire of its own, on which one transfer follows another. Its kReceive task comes then.
+  // of a rank has a wire of its own, on which one transfer follows another. Its kReceive task comes
+  // then.
   Cost wire = {0, 0, 0};
   // What a transfer to another rank takes by a network card, by its bytes: the fixed part is its
   // latency, for which its receiver's lane waits, while others go on; the rest follows one behind
@@ -68,7 +69,7 @@ struct MachineProfile {
 
 // The units of a task, to which its time is proportional among tasks of its kind in the same run:
 // rows of a block with their padding (none of which is combined), elements of a gradient, elements
-// times updates of an optimizer's task, tokens.
+// times updates of an optimizer's task, tokens, bytes that its lane copies.
 double task_units(const Task& task, const RunShape& shape);
 
 // One measured piece: some tasks that were computed together.

@@ -232,6 +232,20 @@ class HandMade {
   std::vector<StepPiece> pieces_;  // [rank]
 };
 
+// Within a rank the lane copies what arrives; what comes from another is where it belongs.
+TEST(SimulatedRanks, WhatAnotherRankSentIsThere) {
+  Task task;
+  task.kind = TaskKind::kReceive;
+  task.device = 1;
+  task.peer = 0;
+  task.bytes = 1000;
+  RunShape shape;
+  shape.devices = 2;
+  EXPECT_EQ(task_units(task, shape), 1000);
+  shape.device_rank = {0, 1};
+  EXPECT_EQ(task_units(task, shape), 0);
+}
+
 TEST(SimulatedRanks, AFastCardTakesFromSeveralByLanes) {
   HandMade by_lanes({10, 10, 20}), by_one({10, 10, 20});
   for (HandMade* run : {&by_lanes, &by_one}) {
