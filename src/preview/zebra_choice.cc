@@ -14,6 +14,7 @@
 #include "offload/page_file.h"
 #include "plan/machine/device_profile.h"
 #include "plan/machine/task_costs.h"
+#include "plan/machine/work_cost.h"
 #include "plan/memory/coarse_run.h"
 #include "plan/memory/memory_plan.h"
 #include "plan/step/pages.h"
@@ -62,12 +63,13 @@ MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
     CostSettings work;
     work.sequence_len = config.data.sequence_len;
     if (sheet.knows_devices()) work.devices = setup.devices;
-    const MachineProfile own = task_costs(sheet, model, shape, work);
+    MachineProfile own = task_costs(sheet, model, shape, work);
+    if (sheet.network.gb_s > 0) own.network = WorkClock::link(sheet.network.gb_s, 0);
     if (machines.sheets.size() == 1) return own;
     if (rank == 0) {
       all = own;
       all.device_tasks.assign(setup.devices.size(), own.tasks);
-      all.wire = machines.network;
+      all.network = machines.network;
     }
     for (size_t d = 0; d < setup.devices.size(); ++d) {
       if (setup.devices[d].rank != static_cast<int>(rank)) continue;

@@ -8,7 +8,9 @@ ActionClock::ActionClock(ActionTimes times, int32_t first_stream, TimedActions* 
     : times_(std::move(times)),
       first_stream_(first_stream),
       timed_(*timed),
-      after_(static_cast<size_t>(times_.chunks), -1) {}
+      after_(static_cast<size_t>(times_.chunks), -1) {
+  newest_.fill(-1);
+}
 
 int32_t ActionClock::add(const TimedTask& task, StepStream stream, double seconds,
                          const After& after) {
@@ -19,8 +21,17 @@ int32_t ActionClock::add(const TimedTask& task, StepStream stream, double second
 
 int32_t ActionClock::pass(const TimedTask& of, StepStream lane, const After& after) {
   const bool leaves = lane == StepStream::kFasterOut || lane == StepStream::kSlowerOut;
-  return add({leaves ? TaskKind::kSend : TaskKind::kReceive, of.phase, of.layer, of.chunk}, lane, 0,
-             after);
+  return newest_[static_cast<size_t>(lane)] =
+             add({leaves ? TaskKind::kSend : TaskKind::kReceive, of.phase, of.layer, of.chunk},
+                 lane, 0, after);
+}
+
+// Rows go by a wire to a lane, which over a network card has to have come to them.
+int32_t ActionClock::travel(const TimedTask& task, const ChunkTimes& times, StepStream wire,
+                            double seconds, int32_t sent, StepStream to) {
+  const int32_t lane = times.one_card ? newest_[static_cast<size_t>(to)] : -1;
+  if (times.one_card && wire == StepStream::kBeside) wire = StepStream::kToExperts;
+  return add(task, wire, seconds, {sent, lane, -1});
 }
 
 void ActionClock::add(const Action& action) {
@@ -125,8 +136,8 @@ ActionClock::Held ActionClock::send(const TimedTask& task, const ChunkTimes& tim
   const int32_t leaves = pass(task, kFasterOut, {pages.taken, -1, -1});
   const bool backward = task.phase == Phase::kBackward;
   const TaskKind kind = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
-  const int32_t there = add({kind, task.phase, task.layer, task.chunk}, kToExperts,
-                            seconds_of(times.to_experts, task.phase), {leaves, -1, -1});
+  const int32_t there = travel({kind, task.phase, task.layer, task.chunk}, times, kToExperts,
+                               seconds_of(times.to_experts, task.phase), leaves, kSlowerIn);
   pages.taken = pass(task, kSlowerIn, {there, pages.computed, -1});
   return part;
 }
@@ -139,8 +150,8 @@ int32_t ActionClock::exchange_own(const Held& held) {
   if (!times.faster_exchange) return indexed;
   const int32_t own = add(task, kFaster, 0, {indexed, -1, -1});
   const int32_t leaves = pass(task, kFasterOut, {before.own_taken, -1, -1});
-  const int32_t there =
-      add(task, kBeside, seconds_of(times.to_faster_experts, task.phase), {leaves, -1, -1});
+  const int32_t there = travel(task, times, kBeside,
+                               seconds_of(times.to_faster_experts, task.phase), leaves, kFasterIn);
   pages->own_taken = pass(task, kFasterIn, {there, -1, -1});
   return pass(task, kFasterIn, {own, -1, -1});
 }
@@ -163,8 +174,8 @@ int32_t ActionClock::compute_slower(const Held& held) {
   int32_t given = pages->computed;
   if (several) given = pages->packed = pass(task, kSlowerOut, {given, before.received, -1});
   const TaskKind kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
-  const int32_t back = add({kind, task.phase, task.layer, task.chunk}, kToAttention,
-                           seconds_of(times.to_attention, task.phase), {given, -1, -1});
+  const int32_t back = travel({kind, task.phase, task.layer, task.chunk}, times, kToAttention,
+                              seconds_of(times.to_attention, task.phase), given, kFasterIn);
   return pages->received = pass(task, kFasterIn, {back, -1, -1});
 }
 
@@ -176,8 +187,9 @@ int32_t ActionClock::compute_own(const Held& held, int32_t ready) {
                                {ready, before.own_combined, before.own_packed});
   if (times.faster_exchange) {
     pages->own_packed = pass(task, kFasterOut, {computed, before.own_received, -1});
-    const int32_t back = add(task, kBeside, seconds_of(times.from_faster_experts, task.phase),
-                             {pages->own_packed, -1, -1});
+    const int32_t back =
+        travel(task, times, kBeside, seconds_of(times.from_faster_experts, task.phase),
+               pages->own_packed, kFasterIn);
     pages->own_received = pass(task, kFasterIn, {back, -1, -1});
   }
   return pages->own_combined = pass(task, kFasterIn, {computed, -1, -1});

@@ -74,6 +74,9 @@ struct ChunkTimes {
   Kind faster, slower;
   // Whether there are several faster devices, which get rows of their experts from each other.
   bool faster_exchange = true;
+  // Whether rows go from rank to rank: all that leaves a device does so through its network card,
+  // one behind the other, and each transfer begins when the lane that takes it has come to it.
+  bool one_card = false;
   PassSeconds to_experts, to_attention;  // between a faster device and a slower one
   // Between two faster devices.
   PassSeconds to_faster_experts = {}, from_faster_experts = {};
@@ -147,6 +150,8 @@ class ActionClock {
   void release();
   void sum(const TimedTask& of, double SumTimes::*seconds_of_sum);
   int32_t add(const TimedTask& task, StepStream stream, double seconds, const After& after);
+  int32_t travel(const TimedTask& task, const ChunkTimes& times, StepStream wire, double seconds,
+                 int32_t sent, StepStream to);
   // Takes its turn in a lane.
   int32_t pass(const TimedTask& of, StepStream lane, const After& after);
 
@@ -157,6 +162,7 @@ class ActionClock {
   std::array<Pages, 2> pages_;  // of even and of odd actions of experts
   int64_t actions_ = 0;         // of experts
   std::optional<Held> held_;
+  std::array<int32_t, kStepStreams> newest_;  // [stream] what passed a lane last; -1: nothing
 };
 
 // The tasks of a list of actions by themselves.

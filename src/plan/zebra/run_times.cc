@@ -88,9 +88,15 @@ PassSeconds RunTimes::paging_s(int device, int64_t experts, int64_t layer) const
           std::max(backward * upload_s, of_layer * of_chunk * profile_.download.unit_s)};
 }
 
-// What the busiest device puts together, the longest way of any pair's rows, and what arrives at
-// the busiest and is put in its place. `beside`: to experts of devices that attend, or else of
-// others. `back`: from the experts to where the tokens are.
+// From when a device has sent so many bytes until another has them.
+double RunTimes::moved_s(int from, int to, double bytes) const {
+  if (shape_.rank_of(from) != shape_.rank_of(to)) return profile_.network.seconds(bytes);
+  return profile_.wire.seconds(bytes) + seconds(TaskKind::kReceive, to, bytes);
+}
+
+// What the busiest device puts together, the longest way of any pair's rows or the busiest network
+// card, and what arrives at the busiest and is put in its place. `beside`: to experts of devices
+// that attend, or else of others. `back`: from the experts to where the tokens are.
 double RunTimes::transfer(const std::vector<int64_t>& experts, bool beside, bool back,
                           double row_bytes) const {
   std::vector<double> sent_s(experts.size(), 0), placed_s(experts.size(), 0);
@@ -99,6 +105,12 @@ double RunTimes::transfer(const std::vector<int64_t>& experts, bool beside, bool
     takes.push_back(experts[static_cast<size_t>(d)] > 0 && shape_.attends(d) == beside);
   }
   double way_s = 0;
+  std::map<std::pair<int, bool>, double> bytes_of_card;  // [rank or device, it leaves]
+  // [device] of other ranks
+  std::vector<double> receivers(experts.size(), 0), senders(experts.size(), 0);
+  const auto card = [&](int device) {
+    return shape_.shares_cards ? shape_.rank_of(device) : device;
+  };
   for (int home = 0; home < shape_.devices; ++home) {
     for (int seat = 0; seat < shape_.devices; ++seat) {
       const double of_one = rows() * static_cast<double>(attended_[static_cast<size_t>(home)]);
@@ -109,11 +121,26 @@ double RunTimes::transfer(const std::vector<int64_t>& experts, bool beside, bool
       const double bytes = moved * row_bytes;
       sent_s[static_cast<size_t>(from)] +=
           seconds(back ? TaskKind::kPackRows : TaskKind::kDispatch, from, moved);
-      way_s = std::max(way_s, profile_.wire.seconds(bytes));
       placed_s[static_cast<size_t>(to)] +=
-          seconds(TaskKind::kReceive, to, bytes) +
           seconds(back ? TaskKind::kCombine : TaskKind::kPlaceRows, to, moved);
+      if (shape_.rank_of(from) != shape_.rank_of(to)) {
+        bytes_of_card[{card(from), true}] += bytes;
+        bytes_of_card[{card(to), false}] += bytes;
+        ++receivers[static_cast<size_t>(from)];
+        ++senders[static_cast<size_t>(to)];
+        continue;
+      }
+      way_s = std::max(way_s, profile_.wire.seconds(bytes));
+      placed_s[static_cast<size_t>(to)] += seconds(TaskKind::kReceive, to, bytes);
     }
+  }
+  for (const auto& [of, bytes] : bytes_of_card) {
+    way_s = std::max(way_s, profile_.network.seconds(bytes));
+  }
+  // While a card sends one partner's rows, those of the next are put together, and others' placed.
+  for (size_t d = 0; d < senders.size(); ++d) {
+    sent_s[d] /= std::max(1.0, receivers[d]);
+    placed_s[d] /= std::max(1.0, senders[d]);
   }
   return *std::ranges::max_element(sent_s) + way_s + *std::ranges::max_element(placed_s);
 }
@@ -134,8 +161,7 @@ double RunTimes::dense_sum_s(int64_t record) const {
       at_s[step.device] += seconds(TaskKind::kAddSums, step.device, elements);
     } else if (step.kind == SumStep::Kind::kMove) {
       const double there_s = at_s[step.device] + seconds(TaskKind::kSend, step.device, 0) +
-                             profile_.wire.seconds(bytes) +
-                             seconds(TaskKind::kReceive, step.to, bytes);
+                             moved_s(step.device, step.to, bytes);
       at_s[step.to] = std::max(at_s[step.to], there_s);
     }
   }
@@ -156,12 +182,12 @@ double RunTimes::experts_sum_s(int64_t layer) const {
     const double bytes = elements * sizeof(float);
     for (int copy = 0; copy < shape_.copies.count; ++copy) {
       const int seat = shape_.seat_of(record, copy);
-      const double moved_s = profile_.wire.seconds(bytes) +
-                             seconds(TaskKind::kReceive, seat, bytes) +
-                             seconds(TaskKind::kAddSums, seat, elements);
+      const int home = shape_.records[static_cast<size_t>(record)].device;
+      const double added_s =
+          moved_s(seat, home, bytes) + seconds(TaskKind::kAddSums, seat, elements);
       const auto trained = static_cast<double>(expert.trained_elements());
       sums_s[static_cast<size_t>(seat)] +=
-          ((copies - 1) * moved_s + seconds(TaskKind::kGradient, seat, trained)) / copies;
+          ((copies - 1) * added_s + seconds(TaskKind::kGradient, seat, trained)) / copies;
     }
   }
   for (int d = 0; d < shape_.devices; ++d) {
@@ -187,8 +213,8 @@ SumTimes RunTimes::sums() const {
 double RunTimes::boundary_s() {
   begin_layer(0);
   const int64_t tokens = *std::ranges::max_element(attended_) * shape_.microbatch_tokens;
-  return profile_.wire.seconds(
-      static_cast<double>(tokens * shape_.hidden_size * shape_.dtype_bytes));
+  const auto bytes = static_cast<double>(tokens * shape_.hidden_size * shape_.dtype_bytes);
+  return shape_.ranks() > 1 ? profile_.network.seconds(bytes) : profile_.wire.seconds(bytes);
 }
 
 ChunkTimes RunTimes::of(int64_t layer) {
@@ -232,6 +258,7 @@ ChunkTimes RunTimes::of(int64_t layer) {
     raise(*times.faster.experts, of_experts);
   }
   times.faster_exchange = attending > 1;
+  times.one_card = shape_.ranks() > 1;
   const auto row = static_cast<double>(shape_.hidden_size * shape_.dtype_bytes);
   const double scale = sizeof(float);
   const double again = shape_.kept_rows > 0 ? 0 : row;

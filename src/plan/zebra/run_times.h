@@ -56,6 +56,7 @@ class RunTimes {
   double of_experts(TaskKind kind, int device, int64_t experts) const;
   double bytes_of(int device, bool experts, bool states) const;  // of its experts, or dense parts
   PassSeconds paging_s(int device, int64_t experts, int64_t layer) const;
+  double moved_s(int from, int to, double bytes) const;
   double transfer(const std::vector<int64_t>& experts, bool beside, bool back,
                   double row_bytes) const;
   double dense_sum_s(int64_t record) const;

@@ -410,6 +410,33 @@ TEST(ZebraSimulated, ThePapersClockGivesTheTimesOfLayerMajorTasks) {
   }
 }
 
+// A second for an expert's rows of a microbatch. 2 devices attend, 2 have three experts each of a
+// layer, and those that attend three each. In one rank any two have a wire of their own, by which
+// the rows of three experts go. Between ranks a card has them for both slower devices, or from both
+// that attend.
+TEST(ZebraSimulated, RowsBetweenRanksGoThroughCards) {
+  Case c;
+  c.is_moe = {1};
+  c.moved = {6};
+  c.experts = 12;
+  c.faster = c.slower = 2;
+  RunShape shape = shape_of(c);
+  MachineProfile profile;
+  profile.tasks = {};
+  profile.wire = profile.network = {0, 1 / static_cast<double>(kRows * 16 * 2), 0};
+  const ChunkTimes within = run_times(shape, profile).of(0, 0);
+  EXPECT_FALSE(within.one_card);
+  EXPECT_DOUBLE_EQ(within.to_experts.forward_s, 3);
+  EXPECT_DOUBLE_EQ(within.to_attention.forward_s, 3);
+  EXPECT_DOUBLE_EQ(within.to_faster_experts.forward_s, 3);
+  shape.device_rank = {0, 1, 2, 3};
+  const ChunkTimes between = run_times(shape, profile).of(0, 0);
+  EXPECT_TRUE(between.one_card);
+  EXPECT_DOUBLE_EQ(between.to_experts.forward_s, 6);
+  EXPECT_DOUBLE_EQ(between.to_attention.forward_s, 6);
+  EXPECT_DOUBLE_EQ(between.to_faster_experts.forward_s, 3);
+}
+
 // A brief run (plan/memory/coarse_run.h) has all chunks and layers of an order that was given, and
 // needs as much memory as the run, which in this case has the order that its lags make.
 TEST(ZebraSimulated, AGivenOrderNeedsAsMuchMemory) {
