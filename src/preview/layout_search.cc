@@ -362,12 +362,21 @@ bool is_first(const Choice& choice) {
   return choice.chunks == least_chunks(choice.layout, choice.stages);
 }
 
+// Between ranks the clock by which zebra's kept experts are chosen knows cards and lanes only
+// about, so that where it keeps some, the tasks of a run without are simulated, too.
 void LayoutSearcher::add_choice(const Choice& choice) {
   Configs configs = with(choice, own_);
   for (RunConfig& config : configs) leave_open(config);
+  const bool open = configs.front().zebra() && configs.front().auto_offloaded();
+  const Configs none =
+      changed(configs, [](RunConfig& config) { config.parallel.offloaded = {"0"}; });
   auto for_all = with_shards_for_all(configs);
+  const size_t before = found_.runs.size();
   if (!for_all || choice.layout == LayoutKind::kExperts) add(std::move(configs));
   if (for_all) add(std::move(*for_all));
+  if (!open || cluster_.nodes.size() == 1 || found_.runs.size() == before) return;
+  const auto& kept = found_.runs.back().configs.front().parallel.offloaded;
+  if (kept != none.front().parallel.offloaded) add(none);
 }
 
 std::optional<SearchedLayout> LayoutSearcher::fastest_experts() {

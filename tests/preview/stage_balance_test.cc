@@ -41,7 +41,7 @@ TEST(StageBalance, OneLayerMovesToWhoHasLeastToDo) {
 TEST(StageBalance, ASearchDividesLayersByWhatGpusDo) {
   const ModelSizes model = twelve_layers();
   ClusterSheet cluster;
-  cluster.network.gb_s = 25;
+  cluster.network.gb_s = 14;
   cluster.network.latency_us = 15;
   cluster.nodes = {machine("gpu-l40s"), machine("gpu-l40s"), machine("gpu-a40"),
                    machine("gpu-a40")};

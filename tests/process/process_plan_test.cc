@@ -423,9 +423,9 @@ TEST_F(PlanTest, APrintedSectionIsTheRunThatWasPlanned) {
     const char *line, *tokens;  // of a row
   };
   const std::string two_kinds = configs("clusters/a40-v100.toml");
-  for (const Case& c : {Case{kSmallMixtral, two_kinds, "layout = \"zebra\"\n", "8192"},
+  for (const Case& c : {Case{kSmallMixtral, two_kinds, "layout = \"zebra\"\n", "1024"},
                         Case{small, two_kinds, "shares = \"measured\"\n", "8192"},
-                        Case{small, two_nodes("0.5"), "copies = 2\n", "8192"}}) {
+                        Case{small, two_nodes("1.0"), "copies = 2\n", "8192"}}) {
     SCOPED_TRACE(c.cluster);
     put_file(dir_.file("config.json"), c.config);
     const std::string file = dir_.file("run.toml");

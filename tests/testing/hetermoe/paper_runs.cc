@@ -176,6 +176,7 @@ ZebraSteps zebra_steps(const PaperSetup& setup, int64_t sequence_len) {
     const bool same = planned && planned->config.parallel.offloaded == none;
     keep_faster(same ? planned : step_of(setup, *std::move(config)), best.plain);
     keep_faster(std::move(planned), best.planned);
+    keep_faster(best.plain, best.planned);  // as the search of layouts tries it
   };
   for (const int64_t chunks : kZebraChunks) attempt(chunks);
   if (!best.plain) attempt(kFewChunks);

@@ -252,11 +252,13 @@ void print_asym_ea(const std::vector<RowResult>& results) {
         rate(zebra.planned) / zebra.plain->tokens_per_s());
   }
   std::printf(
-      "  Why Asym-EA gains less: a device that attends has room for 8,192 rows of others on their "
-      "way (two waves of 16 blocks of 256), so the planner leaves it no expert that has\n  more of "
-      "a microbatch, with which it would wait for the others. Algorithm 1's experts are simulated "
-      "all the same: devices wait, and compute about two thirds of the\n  step. In smaller steps "
-      "the planner moves some. The paper does not tell its batches.\n"
+      "  Why Asym-EA gains less: a device that attends computes its experts between attention of "
+      "two "
+      "microbatches, and waits there for rows from the others that attend, which come\n"
+      "  through the same network card, behind those for slower devices. The planner simulates a "
+      "run "
+      "without such experts, too, and takes the faster one. Algorithm 1's are simulated\n"
+      "  all the same. The paper does not tell its batches.\n"
       "  Why devices are busy otherwise: the paper has attention take 55 / 89 = 0.62 of the "
       "experts' time at 8K and 77 / 89 = 0.87 at 16K, here A / E. The rate of an A40's\n  "
       "attention, half its peak, is assumed in its sheet; the paper gives no time of it.\n");
