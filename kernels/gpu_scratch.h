@@ -46,9 +46,15 @@ class OpScratch {
   int64_t used_ = 0;
 };
 
+// What finish_gradient takes, of a sum for each piece of the gradient.
+inline int64_t gradient_scratch_bytes(int64_t elements) {
+  constexpr int64_t kPiece = 4096;
+  return align_up(std::max<int64_t>(div_ceil(elements, kPiece), 1) * 8, kScratchAlign);
+}
+
 // The most that one op of kernels/ops.h, or gpu_adam, takes in calls of `sizes`.
 inline int64_t gpu_scratch_bytes(const OpSizes& sizes) {
-  constexpr int64_t kChunk = 256, kPiece = 4096;  // choices; elements of a gradient
+  constexpr int64_t kChunk = 256;  // choices
   const auto room = [](int64_t count, int64_t bytes) {
     return align_up(std::max<int64_t>(count, 1) * bytes, kScratchAlign);
   };
@@ -66,9 +72,8 @@ inline int64_t gpu_scratch_bytes(const OpSizes& sizes) {
       room(blocks * e, 4) + room(blocks * e, 8) + room(t, 4),  // route: totals of blocks, sums of
                                                                // scores
       room(e, 4) + room(chunks * e, 4),                        // index_rows: counts of chunks
-      room(div_ceil(sizes.gradient_elements, kPiece), 8),      // finish_gradient: sums of pieces
-      room(t, 8),                                              // cross_entropy: losses of rows
-      room(sizes.spans, 16),                                   // gpu_adam
+      gradient_scratch_bytes(sizes.gradient_elements), room(t, 8),  // cross_entropy: losses of rows
+      room(sizes.spans, 16),                                        // gpu_adam
   });
 }
 

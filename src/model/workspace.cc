@@ -269,6 +269,10 @@ void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
   scratch_bytes = size.on_gpu ? gpu_scratch_bytes(op_sizes(model, size)) : 0;
   scratch = arena.take<std::byte>(scratch_bytes);
   if (!size.training) return;
+  if (size.on_gpu && size.pages_expert_sums) {
+    sums_scratch_bytes = gradient_scratch_bytes(op_sizes(model, size).gradient_elements);
+    sums_scratch = arena.take<std::byte>(sums_scratch_bytes);
+  }
   dact = arena.take_bytes(block);
   gradient_rows = arena.take<const void*>(size.group_rows());
   dscale = arena.take<float>(size.group_rows());

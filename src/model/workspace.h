@@ -222,6 +222,9 @@ struct ExpertSpace {
   int32_t* finite = nullptr;  // (records) whether an update on a GPU left finite weights, training
   std::byte* scratch = nullptr;  // (scratch_bytes) the compute stream's scratch, on a GPU
   int64_t scratch_bytes = 0;
+  // (sums_scratch_bytes) that of the stream in which sums of experts arrive, on a GPU
+  std::byte* sums_scratch = nullptr;
+  int64_t sums_scratch_bytes = 0;
   // [layer] (N k, 2f) mat, rows as in the layer's re-index vector; nullptr of those not kept
   std::vector<void*> kept_gate_up;
 

@@ -1,9 +1,9 @@
 // Plans a cluster of equal nodes as equal copies of one run: each has as many of the nodes, the
 // whole model, and as many of a step's rows. One of them is planned and simulated by the tasks that
 // `train` runs (preview/layout_search.h). What copies exchange is added by a formula, as if none of
-// it went beside other work, nor waited for anything; the tasks of a run may take longer, up to
-// half again as long where sums take most of a step, since sums have few pages. So clusters are
-// planned of more devices than a run has (kMostDevices), or than can be simulated soon.
+// it went beside other work. The tasks of a run take less, since sums of experts travel beside what
+// is computed. So clusters are planned of more devices than a run has (kMostDevices), or than can
+// be simulated soon.
 //
 // The homes of each record's elements are spread evenly over the copies (RunConfig::equal_copies):
 // a copy keeps the gradients and states of its part, and makes the updates of these. The sums of

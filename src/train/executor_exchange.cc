@@ -20,6 +20,11 @@ void Executor::make_lanes() {
       add(in_lane(n), strf("in %zu lane %d", d, n));
     }
     if (setup_.shape->has_far_guests()) add(Lane::kWeights, strf("in weights %zu", d));
+    if (setup_.shape->expert_sums_travel()) {
+      add(Lane::kSums, strf("in sums %zu", d));
+      lanes[static_cast<size_t>(Lane::kSums)]->use_scratch(
+          {experts_[d].sums_scratch, static_cast<size_t>(experts_[d].sums_scratch_bytes)});
+    }
     if (!setup_.shape->stages.several()) continue;
     add(Lane::kFromBelow, strf("from below %zu", d));
     add(Lane::kFromAbove, strf("from above %zu", d));

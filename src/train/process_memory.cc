@@ -162,13 +162,16 @@ MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
 int session_threads(const SessionOptions& options) {
   const int devices = options.own_devices().count;
   const bool several = options.devices.back().rank > 0;
-  const bool guests = several && options.sharing != Sharing::kRows;  // there may be some
+  // There may be some.
+  const bool guests = several && options.sharing != Sharing::kRows;
+  const bool sums = options.size.training && options.size.pages_expert_sums &&
+                    (options.sharing != Sharing::kRows || options.copies > 1);
   int threads = options.optimizer_threads + PageFile::kStreams;
   if (several) threads += Executor::kStreamsOfRanks;
   for (const DeviceSetup& device : options.own_setups()) {
     // The workers of a pool are beside the stream that calls it.
     threads += device.threads - 1 +
-               Executor::streams_per_device(options.num_devices(), options.stages, guests,
+               Executor::streams_per_device(options.num_devices(), options.stages, guests, sums,
                                             options.in_lanes()) +
                Pager::kStreamsPerDevice;
   }

@@ -90,10 +90,9 @@ TEST(EqualCopies, SumsAndWeightsTravel) {
   EXPECT_LT(longest_s, seconds(13911616));
 }
 
-// Two nodes that each have a copy of all experts take no less time than one with half of the rows.
-// They take no more than that and an exchange beside which nothing else goes on, in which what a
-// device sends waits for what it gets, as it has pages for few sums at a time: twice as long as if
-// both went at once. What the tasks of both differ in beyond that is small.
+// Two nodes that each have a copy of all experts take no less time than one with half of the rows,
+// but for small things in which the tasks of both differ. They take no more than that and an
+// exchange beside which nothing else goes on, in which both send at once.
 TEST(EqualCopies, TheStepOfAllCopiesIsBetweenTheBounds) {
   ModelSizes model = with_layers(published("qwen3-30b-a3b"), 4);
   model.shape.vocab_size = model.config.vocab_size = 8;
@@ -111,7 +110,7 @@ TEST(EqualCopies, TheStepOfAllCopiesIsBetweenTheBounds) {
   const PlannedRun planned = planned_ranks(model, std::vector(1, one), part).take().front();
   const double sums_s = seconds_between_copies(planned, part, 2);
   EXPECT_GT(both->step.step_s(), 0.9 * alone->step.step_s());
-  EXPECT_LT(both->step.step_s(), 1.1 * (alone->step.step_s() + 2 * sums_s));
+  EXPECT_LT(both->step.step_s(), alone->step.step_s() + sums_s);
 }
 
 // A run has 64 devices at most, so that three nodes of 40 are three copies. Each has three of the

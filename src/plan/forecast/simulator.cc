@@ -85,6 +85,9 @@ void Simulator::add_rank(Machine machine) {
       device.lanes[static_cast<size_t>(Lane::kWeights)] =
           timeline_.add_stream(strf("in weights %d", d));
     }
+    if (shape_.expert_sums_travel()) {
+      device.lanes[static_cast<size_t>(Lane::kSums)] = timeline_.add_stream(strf("in sums %d", d));
+    }
     devices_.push_back(device);
   }
   for (const SlotClass& c : rank.replay.residency().classes()) {

@@ -34,6 +34,13 @@ ExpertSums::Expert& ExpertSums::of(int64_t expert) {
   return e;
 }
 
+std::deque<int64_t>& ExpertSums::free_pages(int device) {
+  const auto [at, is_new] = free_.try_emplace(device);
+  const int64_t count = is_new ? PageTable::expert_sum_pages(shape_) : 0;
+  for (int64_t i = 0; i < count; ++i) at->second.push_back(i);
+  return at->second;
+}
+
 // The page that the device has for a buffer of the plan; it takes one if it has none.
 PageId ExpertSums::page(int64_t expert, int device, int64_t buffer) {
   if (shape_.rounds() > 1) {
@@ -43,19 +50,18 @@ PageId ExpertSums::page(int64_t expert, int device, int64_t buffer) {
   }
   const auto [at, is_new] = of(expert).taken.try_emplace({device, buffer});
   if (is_new) {
-    std::set<int64_t>& used = used_[device];
-    while (!used.insert(at->second).second) ++at->second;
+    std::deque<int64_t>& free = free_pages(device);
+    CHECK(!free.empty(), "device %d has fewer sums of experts", device);
+    at->second = free.front();
+    free.pop_front();
   }
-  const PageId page = pages_.expert_sum(device, at->second);
-  CHECK(page < pages_.pages.size() && pages_.pages[page].device == device,
-        "device %d has fewer sums of experts", device);
-  return page;
+  return pages_.expert_sum(device, at->second);
 }
 
 void ExpertSums::give_up(Expert& expert, int device, int64_t buffer) {
   const auto taken = expert.taken.find({device, buffer});
   if (taken == expert.taken.end()) return;
-  used_[device].erase(taken->second);
+  free_pages(device).push_back(taken->second);
   expert.taken.erase(taken);
 }
 
@@ -72,16 +78,19 @@ ExpertSums::Chain ExpertSums::chain(const ExpertGroup::Block& block) {
   return {page(block.expert, device, buffer), begins};
 }
 
-// Those from a step of the plan on, up to the next chain.
+// Those from a step of the plan on, up to the next chain. What comes behind a move waits for it.
 std::vector<ExpertSums::Step> ExpertSums::steps_from(int64_t expert, size_t step) {
   Expert& e = of(expert);
   std::vector<Step> steps;
+  bool waits = false;
   for (size_t i = step; i < e.plan->steps.size(); ++i) {
     const SumStep& s = e.plan->steps[i];
     if (s.kind == SumStep::Kind::kChain) break;
     const bool moves = s.kind == SumStep::Kind::kMove;
     Step next{s.device, page(expert, s.device, s.buffer), 0, moves ? s.to : -1};
     next.other = page(expert, moves ? s.to : s.device, s.other);
+    next.waits = waits && !moves;
+    waits = waits || moves;
     steps.push_back(next);
     give_up(e, s.device, moves ? s.buffer : s.other);
   }
@@ -108,10 +117,10 @@ std::vector<ExpertSums::Step> ExpertSums::rest(int64_t expert) {
   return steps_from(expert, static_cast<size_t>(newest.base() - steps.begin()));
 }
 
-PageId ExpertSums::take_whole(int64_t expert) {
+ExpertSums::Whole ExpertSums::take_whole(int64_t expert) {
   Expert& e = of(expert);
   const int seat = seats_.seat(expert);
-  const PageId whole = page(expert, seat, e.plan->root);
+  const Whole whole{page(expert, seat, e.plan->root), e.plan->moves()};
   give_up(e, seat, e.plan->root);
   return whole;
 }

@@ -3,12 +3,13 @@
 // complete, which go to another device, and which holds the whole sum in the end, at the expert's
 // seat (plan/sums/sum_shape.h). By chunks a page is an expert's for the whole step
 // (plan/step/pages.h); else a device's experts take pages by turns, and give them up when they need
-// no more. The same calls in the same order give the same pages.
+// no more. The page that was given up longest ago is taken first, so that a sum may be on its way
+// while others are computed. The same calls in the same order give the same pages.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,7 @@ class ExpertSums {
     PageId page = 0;
     PageId other = 0;  // is added to it; or on device `to`, receives it
     int to = -1;       // -1: it is an addition
+    bool waits = false;  // it is an addition that waits for a sum of another device
   };
   // What follows the block, if it ends a cell. REQUIRES: chain() was called for it; behind() is
   // called for all blocks of a wave, and in the order of experts and cells.
@@ -48,8 +50,12 @@ class ExpertSums {
   // The additions that wait for all cells of an expert that has no rows in the last chunk.
   std::vector<Step> rest(int64_t expert);
 
-  // The page of the expert's whole sum, which it gives up.
-  PageId take_whole(int64_t expert);
+  // The expert's whole sum, whose page it gives up.
+  struct Whole {
+    PageId page = 0;
+    bool waits = false;  // for sums of other devices
+  };
+  Whole take_whole(int64_t expert);
 
  private:
   // What an expert's plan follows from; experts of a device that have rows in the same cells share
@@ -68,6 +74,7 @@ class ExpertSums {
   Expert& of(int64_t expert);
   const std::vector<SumStep>& steps_of(int64_t expert) { return of(expert).plan->steps; }
   PageId page(int64_t expert, int device, int64_t buffer);
+  std::deque<int64_t>& free_pages(int device);
   void give_up(Expert& expert, int device, int64_t buffer);
   std::vector<Step> steps_from(int64_t expert, size_t step);
 
@@ -78,7 +85,8 @@ class ExpertSums {
   const LayerSeats& seats_;
   std::map<Source, SumPlan> plans_;
   std::map<int64_t, Expert> experts_;
-  std::map<int, std::set<int64_t>> used_;  // [device] pages, if by turns
+  // [device] pages, if by turns; that which was given up longest ago comes first
+  std::map<int, std::deque<int64_t>> free_;
 };
 
 }  // namespace pagoda

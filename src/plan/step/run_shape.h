@@ -174,6 +174,8 @@ struct RunShape {
   bool pages_expert_sums() const {
     return training && sums.pages_expert_sums(zebra || stages.several());
   }
+  // These come to experts' seats from other devices.
+  bool expert_sums_travel() const { return pages_expert_sums() && has_guests(); }
   int64_t group_rows() const { return group_blocks * row_block; }
   // The first waves of an action of experts whose rows stay until their backward.
   int64_t kept_waves() const {

@@ -118,7 +118,8 @@ class StepPlan {
                       const BesideExperts& beside, TaskList& tasks) const;
   bool finishes(Microbatches microbatches) const;
   void check_taken_together(Microbatches microbatches) const;
-  void expert_gradient(const Task& like, std::optional<PageId> sum, TaskList& tasks) const;
+  void expert_gradient(const Task& like, const std::optional<ExpertSums::Whole>& sum,
+                       TaskList& tasks) const;
   void add_expert_sums(const Task& like, const std::vector<ExpertSums::Step>& steps,
                        TaskList& tasks) const;
   void index(int64_t layer, Microbatches microbatches, Phase phase, TaskList& tasks) const;
@@ -191,6 +192,9 @@ class StepPlan {
   int64_t travelling_bytes(const WavePlace& at, const Crossing& of, bool back) const;
   // With several devices what arrives is combined and placed beside the computation.
   Lane arriving_lane() const { return shape_.devices > 1 ? Lane::kIn : Lane::kCompute; }
+  // A sum of an expert that waits for those of other devices is added and finished where they
+  // arrive: what is computed next, and what else arrives, needs neither.
+  static Lane sum_lane(bool waits) { return waits ? Lane::kSums : Lane::kCompute; }
   const SumPlan& sums_of(int64_t record) const;
   bool wants_sum(int64_t record) const;
   PageId sum_page(int64_t record, int64_t device, int64_t buffer) const;

@@ -177,10 +177,10 @@ void StepPlan::finish(const WavePlace& at, const ExpertWave& wave, ExpertSums* s
     Task of_block = block_task(at, *block, static_cast<int64_t>(device));
     if (sums != nullptr) add_expert_sums(of_block, sums->behind(*block), tasks);
     if (!block->last) continue;
-    std::optional<PageId> whole;
+    std::optional<ExpertSums::Whole> whole;
     if (sums != nullptr) {
       whole = sums->take_whole(block->expert);
-      of_block.device = static_cast<uint8_t>(pages_.pages[*whole].device);  // the seat
+      of_block.device = static_cast<uint8_t>(pages_.pages[whole->page].device);  // the seat
     }
     expert_gradient(of_block, whole, tasks);
   }
@@ -210,6 +210,7 @@ void StepPlan::add_expert_sums(const Task& like, const std::vector<ExpertSums::S
     const size_t at = tasks.size();
     if (step.to < 0) {
       add_sums({like.record, 0, elements}, step.device, step.page, step.other, tasks);
+      tasks.back().lane = sum_lane(step.waits);
     } else {
       Task sum = task(TaskKind::kSend, Phase::kBackward, like.layer, -1);
       sum.record = like.record;
@@ -221,13 +222,15 @@ void StepPlan::add_expert_sums(const Task& like, const std::vector<ExpertSums::S
                 .target = step.other,
                 .bytes = elements * static_cast<int64_t>(sizeof(float))},
                Access::kCreate, tasks);
+      tasks.back().lane = Lane::kSums;
     }
     for (size_t i = at; i < tasks.size(); ++i) tasks[i].expert = like.expert;
   }
 }
 
 // The gradient of an expert, if it trains, from its sum, which is a page or a buffer of its device.
-void StepPlan::expert_gradient(const Task& like, std::optional<PageId> sum, TaskList& tasks) const {
+void StepPlan::expert_gradient(const Task& like, const std::optional<ExpertSums::Whole>& sum,
+                               TaskList& tasks) const {
   if (!shape_.records[static_cast<size_t>(like.record)].trains()) return;
   const Place place = Place::on_device(like.device);
   Task t = task(TaskKind::kGradient, Phase::kBackward, like.layer, -1);
@@ -235,8 +238,9 @@ void StepPlan::expert_gradient(const Task& like, std::optional<PageId> sum, Task
   t.record = like.record;
   t.gradient = like.gradient;
   t.device = like.device;
+  t.lane = sum_lane(sum && sum->waits);
   t.use(pages_.gradient(like.record), place, Access::kCreate);
-  if (sum) t.use(*sum, place, Access::kRead);
+  if (sum) t.use(sum->page, place, Access::kRead);
   gradient(t, tasks);
 }
 

@@ -55,8 +55,9 @@ inline constexpr int kTaskKinds = static_cast<int>(TaskKind::kGradient) + 1;
 
 // A device's streams of tasks: what is computed, what leaves for other devices, and what arrives
 // from those that share its layers; from the stages of layers below, rows; of layers above,
-// gradients; and from other ranks, weights of guests. So no computation waits behind an exchange
-// that it does not need. A lane takes what arrives one after the other; a device whose network card
+// gradients; from other ranks, weights of guests; and sums of experts' gradients from guests and
+// copies, with what is done to them. So no computation waits behind an exchange that it does not
+// need. A lane takes what arrives one after the other; a device whose network card
 // is faster than others has further ones for rows, beside kIn (plan/rounds/card_lanes.h).
 enum class Lane : uint8_t {
   kCompute,
@@ -65,6 +66,7 @@ enum class Lane : uint8_t {
   kFromBelow,
   kFromAbove,
   kWeights,
+  kSums,
   kIn1,
   kIn2,
   kIn3

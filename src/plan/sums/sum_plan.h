@@ -7,6 +7,7 @@
 // Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -37,6 +38,12 @@ struct SumPlan {
   std::vector<SumStep> steps;
   int64_t root = 0;     // the home's buffer that the whole sum ends in
   int64_t buffers = 0;  // on any device at most; 1 for one shard on one device, 4 for eight
+
+  // Whether the whole sum waits for those of other devices.
+  bool moves() const {
+    return std::any_of(steps.begin(), steps.end(),
+                       [](const SumStep& step) { return step.kind == SumStep::Kind::kMove; });
+  }
 };
 
 // `shard_device`: [shard] the device that attends to it; empty: device 0 to all. REQUIRES: the

@@ -167,7 +167,8 @@ int32_t ActionClock::compute_slower(const Held& held) {
           {pages->taken, several ? before.packed : before.received, -1});
   const bool last = task.chunk + 1 == times_.chunks;
   if (backward && last && times_.sums) {
-    add({TaskKind::kGradient, task.phase, task.layer, task.chunk}, kSlower, times_.sums->experts_s,
+    add({TaskKind::kGradient, task.phase, task.layer, task.chunk},
+        times_.sums->experts_wait ? kSlowerSums : kSlower, times_.sums->experts_s,
         {pages->computed, -1, -1});
   }
   // Each of several devices gets what is put together for it.

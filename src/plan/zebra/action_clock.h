@@ -60,9 +60,10 @@ enum class StepStream : int32_t {
   kFasterOut,
   kFasterIn,
   kSlowerOut,
-  kSlowerIn
+  kSlowerIn,
+  kSlowerSums  // sums of experts that come from other copies
 };
-inline constexpr int kStepStreams = static_cast<int>(StepStream::kSlowerIn) + 1;
+inline constexpr int kStepStreams = static_cast<int>(StepStream::kSlowerSums) + 1;
 
 // Seconds of one chunk in one layer.
 struct ChunkTimes {
@@ -87,6 +88,7 @@ struct ChunkTimes {
 struct SumTimes {
   double layer_s = 0, head_s = 0, embedding_s = 0;
   double experts_s = 0;  // of a layer's experts on a slower device, behind their last rows
+  bool experts_wait = false;  // for sums of other copies, beside what the device computes
 };
 
 struct ActionTimes {

@@ -198,6 +198,7 @@ double RunTimes::experts_sum_s(int64_t layer) const {
 
 SumTimes RunTimes::sums() const {
   SumTimes sums;
+  sums.experts_wait = shape_.copies.several();
   for (int64_t l = 0; l < shape_.num_layers; ++l) {
     const int64_t record = shape_.layer_record[static_cast<size_t>(l)];
     sums.layer_s = std::max(sums.layer_s, dense_sum_s(record));

@@ -189,6 +189,20 @@ TEST(ExpertGuests, AreChosenForEachExpertAndDevice) {
   EXPECT_EQ(rows.size(), 6u);
 }
 
+// The first expert has rows on both devices, the second at home alone.
+TEST(ExpertGuests, SumsThatComeAreTakenBesideTheComputation) {
+  const TaskList tasks = expert_tasks(two_devices(Sharing::kData), {{5, 0}, {7, 2}});
+  std::vector<std::tuple<TaskKind, int, Lane>> taken;
+  for (const Task& task : tasks) {
+    const bool sum = task.kind == TaskKind::kAddSums || task.kind == TaskKind::kGradient;
+    if (sum) taken.emplace_back(task.kind, task.expert, task.lane);
+  }
+  using Taken = decltype(taken);
+  EXPECT_EQ(taken, (Taken{{TaskKind::kAddSums, 0, Lane::kSums},
+                          {TaskKind::kGradient, 0, Lane::kSums},
+                          {TaskKind::kGradient, 1, Lane::kCompute}}));
+}
+
 // Its rows are all on the other device: what it has of the gradient is the whole.
 TEST(ExpertGuests, SendTheWholeSumToASeatWithoutRows) {
   const TaskList tasks = expert_tasks(two_devices(Sharing::kData), {{0, 0}, {9, 0}});

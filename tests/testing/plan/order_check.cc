@@ -442,9 +442,13 @@ void OrderCheck::check_send(const Task& task) {
 }
 
 // Rows of other ranks come by any of the lanes that their device has, all else in a stage by the
-// first one.
+// first one, but for sums of experts.
 void OrderCheck::check_lane(const Task& task) {
   if (shape_.stages.of_device(task.device) != shape_.stages.of_device(task.peer)) return;
+  if (is_expert_sum(task.uses[0].page)) {
+    if (task.lane != Lane::kSums) fault(task, "comes by another lane than sums");
+    return;
+  }
   const int rank = shape_.rank_of(task.device);
   const bool rows = task.wave >= 0 && shape_.rank_of(task.peer) != rank;
   const int lanes = rows ? shape_.in_lanes(rank) : 1;
