@@ -26,7 +26,8 @@ int64_t on_device(const RunShape& shape, int device, int64_t record, bool all_st
   const RecordShape& of = shape.records[static_cast<size_t>(record)];
   const bool home = of.device == device;
   const bool copied = shape.is_copied(record) && shape.computes_with(device, record);
-  return home || copied ? record_bytes(shape, record, home && all_stays) : 0;
+  const bool weights = copied || (home && (all_stays || of.expert >= 0));
+  return weights ? record_bytes(shape, record, home && all_stays) : 0;
 }
 
 bool all_stays(const PlannedRun& run, int64_t least_bytes) {

@@ -230,8 +230,9 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
   std::vector<SlotShare> layer_buffers, dense, other;
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
-    SlotShare share{&slots[c].device_slots[device], info.page_bytes,
-                    pages_on_device(shape, pages, c, shape.own_devices().first + device)};
+    SlotShare share{
+        &slots[c].device_slots[device], info.page_bytes,
+        pages_on_device(shape, pages, c, shape.own_devices().first + device, everything)};
     // A model without experts, or one that only generates, has no use for some.
     const bool unused = info.kind == PageKind::kLayerBuffer && *share.slots == 0;
     if (unused || info.stays()) share.most = 0;

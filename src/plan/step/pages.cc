@@ -165,7 +165,7 @@ int64_t PageTable::count(const RunShape& shape) {
   const int64_t parcels =
       exchanging_pairs(shape) * parcel_pages(shape) + 2 * std::ssize(messages(shape));
   const int64_t of_tables = std::ssize(devices_with_sums(shape)) * sum_pages(shape);
-  const int64_t sums = shape.training ? of_tables + shape.tied_embeddings : 0;
+  const int64_t sums = shape.training ? of_tables + std::ssize(shape.whole_sums()) : 0;
   const std::vector<int64_t> of_experts = expert_sums(shape);
   int64_t guests = 0;
   for (const int d : shape.attending_devices()) guests += guest_pages(shape, shape.rank_of(d));
@@ -203,7 +203,7 @@ std::vector<int64_t> PageTable::kept_actions(const RunShape& shape) {
 int64_t PageTable::sum_pages(const RunShape& shape) {
   int64_t most = shape.least_sums;
   for (int stage = 0; stage < shape.stages.count; ++stage) {
-    for (const int home : shape.attending_devices(stage)) {
+    for (const int home : shape.dense_homes(stage)) {
       const SumPlan plan = plan_sums(shape.sums, shape.shards_of(stage), shape.microbatches, home,
                                      shape.rounds() > 1);
       most = std::max(most, plan.buffers);
@@ -302,8 +302,10 @@ void PageTable::add_sums(const RunShape& shape) {
   }
   if (shape.rounds() > 1) add_layer_sums(shape);
   if (shape.pages_expert_sums()) add_expert_sums(shape);
-  if (!shape.tied_embeddings) return;
-  add_on(shape.records[shape.embedding()].device, PageKind::kGradientSum, bytes);
+  for (const int64_t table : shape.whole_sums()) {
+    whole_sum_[table == 0 ? 0 : 1] = static_cast<PageId>(pages.size());
+    add_on(shape.whole_sum_device(table), PageKind::kGradientSum, bytes);
+  }
 }
 
 void PageTable::add_layer_sums(const RunShape& shape) {
@@ -474,20 +476,19 @@ std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& 
 }
 
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,
-                        int device) {
+                        int device, bool updates) {
   const PageTable::Class& info = pages.classes[slot_class];
   const bool weights = info.kind == PageKind::kWeights;
+  const bool guest = weights && shape.may_compute_any(device);
   int64_t count = 0;
   for (const PageTable::Page& page : pages.pages) {
     if (page.slot_class != slot_class) continue;
-    if (page.device >= 0) {
-      count += page.device == device;
-    } else if (weights && shape.is_copied(page.record)) {
-      count += shape.computes_with(device, page.record);
+    const bool alone = page.device >= 0;
+    const int home = alone ? page.device : shape.records[page.record].device;
+    if (!alone && weights && shape.is_copied(page.record)) {
+      count += shape.computes_with(device, page.record) || (updates && home == device);
     } else {
-      const bool guest = weights && shape.may_compute_any(device);
-      const bool any_seat = info.expert && (guest || !shape.seat_speeds.empty());
-      const int home = shape.records[page.record].device;
+      const bool any_seat = !alone && info.expert && (guest || !shape.seat_speeds.empty());
       count += home == device || (any_seat && shape.rank_of(home) == shape.rank_of(device));
     }
   }

@@ -41,7 +41,7 @@
 //   for
 //                          the embedding's, which have the place of the head's table: the final
 //                          norm's d elements stand before them
-//   kept_sum()             of tied embeddings: the head's whole sum, until the embedding's is added
+//   whole_sum(r)           of the embedding or the head, where RunShape::whole_sum_device() has one
 // Where a layer's backward goes by chunks (RunShape::rounds), the sums of several records go on
 // side by side:
 //   layer_sum(d, l, i)     fp32 elements of the largest layer's dense record; neighbouring layers
@@ -218,8 +218,8 @@ struct PageTable {
   int64_t first_expert_sum(int64_t record, int copy) const {
     return expert_place_[static_cast<size_t>(copy * num_records_ + record)];
   }
-  // REQUIRES: tied embeddings.
-  PageId kept_sum() const { return static_cast<PageId>(pages.size() - 1); }
+  // REQUIRES: training; the table is one of RunShape::whole_sums().
+  PageId whole_sum(int64_t table) const { return whole_sum_[table == 0 ? 0 : 1]; }
   // The first pages are those of every run with this model and these microbatches, on whatever
   // devices and stages.
   int64_t num_common() const { return first_of_stages_; }
@@ -281,6 +281,7 @@ struct PageTable {
   int64_t kept_waves_ = 0;
   std::vector<int64_t> sum_place_, layer_sum_place_;  // [device] its first sum among all
   int64_t sums_of_device_ = 0, layer_sets_ = 0;
+  PageId whole_sum_[2] = {};               // of the embedding, and of the head
   std::vector<int64_t> expert_sum_place_;  // [device] its first expert_sum among all
   std::vector<int64_t> expert_place_;      // [copy][record] first_expert_sum; -1: it has none
   int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_of_stages_ = 0,
@@ -301,8 +302,9 @@ std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& 
 std::vector<int64_t> pages_here(const RunShape& shape, const PageTable& pages);
 
 // Pages of a class that a device may use: those of experts that may have their seat there, of the
-// dense weights that it computes with, and those that no other device uses.
+// dense weights that it computes with, of those that it has at home if it `updates` them there, and
+// those that no other device uses.
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,
-                        int device);
+                        int device, bool updates = false);
 
 }  // namespace pagoda

@@ -36,8 +36,33 @@ bool RunShape::computes_with(int device, int64_t record) const {
   const int stage = stages.of_device(device);
   const bool tied = tied_embeddings && record == embedding();
   if (tied && stage == stage_of(num_layers)) return true;
-  const int64_t layer = record == head() ? num_layers : records[static_cast<size_t>(record)].layer;
-  return stage == stage_of(layer);
+  return stage == stage_of_record(record);
+}
+
+bool RunShape::is_away(int64_t record) const {
+  const std::vector<int> attending = attending_devices(stage_of_record(record));
+  return std::ranges::count(attending, records[static_cast<size_t>(record)].device) == 0;
+}
+
+std::vector<int> RunShape::dense_homes(int stage) const {
+  std::vector<int> homes = attending_devices(stage);
+  for (const int64_t table : {embedding(), head()}) {
+    const bool away = stage_of_record(table) == stage && is_away(table);
+    if (away) homes.push_back(records[static_cast<size_t>(table)].device);
+  }
+  return homes;
+}
+
+int RunShape::whole_sum_device(int64_t table) const {
+  const bool tied = tied_embeddings && table == head();
+  if (tied) return records[static_cast<size_t>(embedding())].device;
+  return is_away(table) ? records[static_cast<size_t>(table)].device : -1;
+}
+
+std::vector<int64_t> RunShape::whole_sums() const {
+  std::vector<int64_t> tables = {embedding(), head()};
+  std::erase_if(tables, [this](int64_t table) { return whole_sum_device(table) < 0; });
+  return tables;
 }
 
 int64_t RunShape::boundaries() const {
@@ -146,12 +171,13 @@ void RunShape::set_microbatches(int64_t count) {
     const std::vector<int> of_stage = fewer_shards(shards_of(stage), fewer.shards);
     fewer_devices.insert(fewer_devices.end(), of_stage.begin(), of_stage.end());
   }
-  shard_device = std::move(fewer_devices);
+  const std::vector<int> before = std::exchange(shard_device, std::move(fewer_devices));
   sums = fewer;
   microbatches = count;
   for (int64_t r = 0; r < std::ssize(records); ++r) {
     RecordShape& record = records[static_cast<size_t>(r)];
-    if (record.expert >= 0 || attends(record.device)) continue;
+    const bool attended = pagoda::attends(before, record.device);
+    if (record.expert >= 0 || !attended || attends(record.device)) continue;
     record.device = attending(r == head() ? num_layers : record.layer, 0);
   }
 }

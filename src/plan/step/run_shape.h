@@ -52,7 +52,8 @@ struct RecordShape {
   int64_t layer = -1;   // dense part of a layer, or an expert of it; -1: embedding or head
   int64_t expert = -1;  // -1: dense
   // The home: where an expert is computed unless its seat follows from its rows; where a dense
-  // record's gradient is finished and its update made, one of those that attend.
+  // record's gradient is finished and its update made, one of those that attend in its stage. That
+  // of a table, which is the embedding or the head, may be away (RunShape::is_away).
   int device = 0;
   int64_t state_bytes = 0;  // of its optimizer state, when training
   int64_t shared_elements = 0;  // of a layer's dense record: its last elements, the shared expert
@@ -191,6 +192,20 @@ struct RunShape {
   int stage_of(int64_t layer) const {
     return stages.of_layer(std::min(std::max<int64_t>(layer, 0), num_layers - 1));
   }
+  // The stage that computes with a dense record; of the table of tied embeddings the first one.
+  int stage_of_record(int64_t record) const {
+    return stage_of(record == head() ? num_layers : records[static_cast<size_t>(record)].layer);
+  }
+  // Whether the record's home is none of the devices that attend in its stage. REQUIRES: it is
+  // dense.
+  bool is_away(int64_t record) const;
+  // [stage] the homes that its dense records may have.
+  std::vector<int> dense_homes(int stage) const;
+  // The device on which the whole sum of a table's gradient has a page of its own: of a tied head
+  // the embedding's home, where it waits for that one's; of a table away its home. -1: there is
+  // none.
+  int whole_sum_device(int64_t table) const;
+  std::vector<int64_t> whole_sums() const;  // the tables with such a page
   // What the layer gives goes to another stage.
   bool leaves_stage(int64_t layer) const {
     return layer + 1 < num_layers && stage_of(layer) != stage_of(layer + 1);
@@ -266,7 +281,8 @@ struct RunShape {
   // Elements of the largest dense record, where the embedding's follow the final norm's.
   int64_t sum_elements() const;
   // Makes it the shape of so many microbatches, whose sums are divided alike as far as they can be.
-  // A dense record whose home attends no more goes to the device of its stage's first shard.
+  // A dense record whose home attended, and does no more, goes to the device of its stage's first
+  // shard.
   void set_microbatches(int64_t count);
 };
 

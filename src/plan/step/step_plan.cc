@@ -13,11 +13,12 @@ StepPlan::StepPlan(const RunShape& shape, const PageTable& pages, const Options&
       options_(options),
       attending_(shape.attending_devices()),
       nodes_(shape.exchange_nodes()) {
-  for (const RecordShape& record : shape.records) {
-    if (record.expert >= 0 || sums_.contains(record.device)) continue;
-    const int stage = shape.stages.of_device(record.device);
-    sums_[record.device] = plan_sums(shape.sums, shape.shards_of(stage), shape.microbatches,
-                                     record.device, shape.rounds() > 1);
+  for (int64_t r = 0; r <= shape.head(); ++r) {
+    const int home = shape.records[r].device;
+    const int stage = shape.records[r].expert < 0 ? shape.stage_of_record(r) : -1;
+    if (stage < 0 || sums_.contains({stage, home})) continue;
+    sums_[{stage, home}] =
+        plan_sums(shape.sums, shape.shards_of(stage), shape.microbatches, home, shape.rounds() > 1);
   }
 }
 
@@ -229,17 +230,15 @@ void StepPlan::residual(int64_t layer, Microbatches microbatches, TaskList& task
 }
 
 const SumPlan& StepPlan::sums_of(int64_t record) const {
-  return sums_.at(shape_.records[record].device);
+  return sums_.at({shape_.stage_of_record(record), shape_.records[record].device});
 }
 
-// A tied head's whole sum waits apart for the embedding's, at the home of that.
+// Some tables' whole sums come apart from those that others begin meanwhile.
 PageId StepPlan::sum_page(int64_t record, int64_t device, int64_t buffer) const {
-  const int home = shape_.records[record].device;
-  const bool whole = device == home && buffer == sums_of(record).root;
-  const bool tied = record == shape_.head() && shape_.tied_embeddings &&
-                    home == shape_.records[shape_.embedding()].device;
-  if (whole && tied) return pages_.kept_sum();
   const int64_t layer = shape_.records[record].layer;
+  const bool whole = device == shape_.records[record].device && buffer == sums_of(record).root;
+  const bool apart = whole && layer < 0 && shape_.whole_sum_device(record) == device;
+  if (apart) return pages_.whole_sum(record);
   const bool by_chunks = shape_.rounds() > 1 && layer >= 0;
   return by_chunks ? pages_.layer_sum(device, layer, buffer) : pages_.gradient_sum(device, buffer);
 }
@@ -347,7 +346,7 @@ void StepPlan::send_head_sum(TaskList& tasks) const {
            {.from = head.device,
             .to = table.device,
             .source = whole,
-            .target = pages_.kept_sum(),
+            .target = pages_.whole_sum(shape_.head()),
             .bytes = like.elements * static_cast<int64_t>(sizeof(float))},
            Access::kCreate, tasks);
 }
@@ -362,8 +361,9 @@ void StepPlan::dense_gradient(int64_t record, TaskList& tasks) const {
   const Place home = Place::on_device(shape.device);
   const bool kept = record == shape_.embedding() && shape_.tied_embeddings;
   t.use(pages_.gradient(record), home, Access::kCreate);
-  t.use(kept ? pages_.kept_sum() : sum_page(record, shape.device, sums_of(record).root), home,
-        Access::kRead);
+  t.use(
+      kept ? pages_.whole_sum(shape_.head()) : sum_page(record, shape.device, sums_of(record).root),
+      home, Access::kRead);
   gradient(t, tasks);
 }
 
@@ -481,7 +481,8 @@ void StepPlan::embed_backward(Microbatches microbatches, TaskList& tasks) const 
   if (!finishes(microbatches)) return;
   if (shape_.tied_embeddings && shape_.trains(record)) {
     const int64_t home = shape_.records[record].device;
-    add_sums(part, home, pages_.kept_sum(), sum_page(record, home, sums_of(record).root), tasks);
+    add_sums(part, home, pages_.whole_sum(shape_.head()),
+             sum_page(record, home, sums_of(record).root), tasks);
   }
   dense_gradient(record, tasks);
 }

@@ -24,6 +24,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "plan/step/action.h"
 #include "plan/step/expert_blocks.h"
@@ -217,7 +218,7 @@ class StepPlan {
   Options options_;
   std::vector<int> attending_;
   ExchangeNodes nodes_;
-  std::map<int, SumPlan> sums_;  // [home]
+  std::map<std::pair<int, int>, SumPlan> sums_;  // [stage, home]
 };
 
 }  // namespace pagoda

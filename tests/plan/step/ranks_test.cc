@@ -340,6 +340,56 @@ TEST(Ranks, GuestsKeepEveryRule) {
   EXPECT_GT(on_devices, kAssignments / 40);
 }
 
+// The embedding and the head are at home on any devices, which need not compute with them; the head
+// often where the embedding is computed with. 1F1B begins to sum the gradient of that one before
+// the head's is complete.
+TEST(Ranks, TablesAtHomeAnywhereKeepEveryRule) {
+  int64_t runs = 0, away = 0, in_zebra = 0, on_devices = 0, beside = 0;
+  for (uint32_t seed = 1; runs < kAssignments / 2; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    StepKind kind;
+    kind.stages = static_cast<int>(1 + seed % 4);
+    kind.order = static_cast<PipelineOrder>(seed / 4 % 3);
+    kind.zebra = seed / 12 % 2 == 0;
+    kind.lags = {1, static_cast<int32_t>(seed % 2), 1};
+    kind.eager = random() % 2 == 0;
+    kind.skip_untouched = random() % 4 == 0;
+    kind.options.prefetch = random() % 4 != 0;
+    kind.options.optimizer_at_end = random() % 4 == 0;
+    kind.group_blocks = 1 + seed % 3;
+    const int devices = static_cast<int>(2 + random() % 4);
+    const int ranks = static_cast<int>(2 + random() % static_cast<uint32_t>(devices - 1));
+    RunShape shape = random_shape(random, devices, {kind.stages, kind.order});
+    if (kind.stages > 1 && shape.sums.chunks == 1) continue;
+    divide_into_ranks(random, ranks, shape);
+    const auto any = [&] { return static_cast<int>(random() % static_cast<uint32_t>(devices)); };
+    int& embedding = shape.records[static_cast<size_t>(shape.embedding())].device;
+    int& head = shape.records[static_cast<size_t>(shape.head())].device;
+    if (!shape.tied_embeddings) head = random() % 2 == 0 ? embedding : any();
+    embedding = any();
+    const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
+    PlannedRanks run(shape, kind, rooms[random() % 5]);
+    for (int step = 0; step < 3; ++step) {
+      run.train(random_routing(random, shape), !kind.eager && random() % 4 == 0);
+      if (random() % 3 == 0) run.evaluate(random_routing(random, shape));
+    }
+    run.expect_valid();
+    if (testing::Test::HasFailure()) return;
+    const bool is_away = shape.is_away(shape.embedding()) || shape.is_away(shape.head());
+    away += is_away;
+    in_zebra += is_away && kind.zebra;
+    on_devices += is_away && run.ranks()[0]->memory.state_on_device;
+    beside += shape.is_away(shape.head()) && shape.computes_with(head, shape.embedding()) &&
+              kind.order == PipelineOrder::kOneForwardOneBackward;
+    ++runs;
+  }
+  EXPECT_GT(away, kAssignments / 4);
+  EXPECT_GT(in_zebra, kAssignments / 8);
+  EXPECT_GT(on_devices, kAssignments / 40);
+  EXPECT_GT(beside, kAssignments / 100);
+}
+
 // The tasks of all ranks, each with what the rank that runs it made of it.
 using MergedStep = std::vector<PlacedTask>;
 

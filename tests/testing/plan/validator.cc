@@ -174,7 +174,9 @@ int64_t PlanValidator::most_reads(PageId page, Phase phase) {
     return shape_.own_devices().contains(device) && shape_.computes_with(device, record);
   });
   int64_t readers = dense ? own_attending : shape_.copies.count;
-  if (phase == Phase::kOptimize) return updates_[record] * readers + (sent_[record] > 0);
+  if (phase == Phase::kOptimize) {
+    return updates_[record] * std::max<int64_t>(1, readers) + (sent_[record] > 0);
+  }
   if (!dense && shape_.weights_travel()) {
     readers += sent_[record] + std::count_if(attending.begin(), attending.end(), [&](int device) {
                  return shape_.own_devices().contains(device);
