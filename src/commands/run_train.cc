@@ -88,6 +88,7 @@ Status report_plan(const RunConfig& config, const TrainFlags& flags, const Prepa
   options.trace = trace;
   options.ranks = &ranks;
   RETURN_IF_ERROR(join_ranks(config, ranks, options));
+  RETURN_IF_ERROR(choose_table_ranks(model, options));
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(model, options));
   options.size.group_blocks = memory.group_blocks;
   options.size.saved_layers = saved_layers(model, options, memory);

@@ -253,6 +253,19 @@ PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank) {
   return run;
 }
 
+// Gives tables homes where ranks have room for them, as choose_table_ranks() does in a run.
+void choose_tables(const ModelShape& model, std::vector<RankSettings>& ranks) {
+  if (ranks.size() == 1) return;
+  std::vector<MemoryBudget> budgets;
+  for (const RankSettings& rank : ranks) {
+    budgets.push_back(
+        make_budget(model, rank.setup, rank.device_bytes, host_budget(rank.config, rank.sheet)));
+  }
+  const TableRanks chosen =
+      choose_table_ranks(make_run_shape(model, ranks.front().setup), budgets, kPageHeaderBytes);
+  for (RankSettings& rank : ranks) rank.setup.table_ranks = chosen;
+}
+
 Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
                                            std::vector<RankSettings>& ranks,
                                            const Cost& network = {}) {
@@ -269,7 +282,6 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
   RankMachines machines{{}, network};
   for (const RankSettings& rank : ranks) machines.sheets.push_back(&rank.sheet);
   choose_zebra(model.shape, machines, first.config, first.setup);
-  int64_t blocks = kMostGroupBlocks;
   for (RankSettings& rank : ranks) {
     RunSetup& setup = rank.setup;
     setup.lags = first.setup.lags;
@@ -277,8 +289,12 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
     setup.kept_rows = first.setup.kept_rows;
     setup.size.shard_device = first.setup.size.shard_device;
     setup.stages = first.setup.stages;
-    const RunShape shape = make_run_shape(model.shape, setup);
-    rank.group = choose_group(shape, model.shape, setup, rank.device_bytes);
+  }
+  choose_tables(model.shape, ranks);
+  int64_t blocks = kMostGroupBlocks;
+  for (RankSettings& rank : ranks) {
+    const RunShape shape = make_run_shape(model.shape, rank.setup);
+    rank.group = choose_group(shape, model.shape, rank.setup, rank.device_bytes);
     blocks = std::min(blocks, rank.group.blocks);
   }
   int64_t guest_layers = model.shape.num_layers();

@@ -129,6 +129,10 @@ std::string kept_line(const ModelConfig& config, const SessionOptions& options,
                   : strf("; all from memory.device = %s on", format_bytes_up(all).c_str()).c_str());
 }
 
+std::string table_line(const char* table, int rank) {
+  return strf("%s at home on rank %d, which has room for its optimizer state", table, rank);
+}
+
 // What is not kept and not moved, since it does not train.
 std::string frozen_line(const SessionOptions& options, const RunShape& shape) {
   int64_t state = 0, gradients = 0;
@@ -193,6 +197,9 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        format_bytes(memory.host_slot_bytes).c_str(),
                        format_bytes(options.host_bytes).c_str(),
                        format_bytes_up(memory.min_host_bytes).c_str()));
+  const TableRanks& tables = options.table_ranks;
+  if (tables.embedding >= 0) lines.push_back(table_line("embedding:", tables.embedding));
+  if (tables.head >= 0) lines.push_back(table_line("head:  ", tables.head));
   lines.push_back(disk_line(shape, pages, options, outlook));
   lines.push_back(held_line("weights", held(pages, memory, PageKind::kWeights)));
   if (options.size.training) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/number_text.h"
 #include "hardware/machine.h"
 #include "kernels/working_memory.h"
 #include "parallel/local_link.h"
@@ -157,6 +158,35 @@ MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
     budget.device_names.push_back(setup.devices[static_cast<size_t>(d)].name);
   }
   return budget;
+}
+
+Status choose_table_ranks(const ModelConfig& config, SessionOptions& options) {
+  if (options.ranks == nullptr || options.ranks->alone() || !options.size.training) return Status();
+  const ModelShape model = model_shape(config);
+  RETURN_IF_ERROR(check_layers(model, options));  // alike on all ranks
+  std::string own = strf("%lld ", (long long)options.host_bytes);
+  for (int d = 0; d < options.own_devices().count; ++d) {
+    own += strf("%lld ", (long long)options.device_bytes.of(d));
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, options.ranks->agree(Status(), own));
+  std::vector<MemoryBudget> budgets;
+  RunSetup of_rank = options;
+  for (of_rank.rank = 0; of_rank.rank < options.ranks->size(); ++of_rank.rank) {
+    NumberReader in(all[static_cast<size_t>(of_rank.rank)]);
+    int64_t host = 0;
+    std::vector<int64_t> devices(static_cast<size_t>(of_rank.own_devices().count), 0);
+    bool good = in.read(host, int64_t{0}, INT64_MAX);
+    for (int64_t& bytes : devices) good = good && in.read(bytes, int64_t{0}, INT64_MAX);
+    if (!good) {
+      return Status(Exit::kIoError, strf("rank %d sent what is no budget of memory; see that all "
+                                         "ranks run the same program",
+                                         of_rank.rank));
+    }
+    budgets.push_back(make_budget(model, of_rank, DeviceBudget(std::move(devices)), host));
+  }
+  options.table_ranks =
+      choose_table_ranks(make_run_shape(model, options), budgets, kPageHeaderBytes);
+  return Status();
 }
 
 int session_threads(const SessionOptions& options) {

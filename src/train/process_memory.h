@@ -22,6 +22,10 @@ int64_t choose_guest_layers(const RunShape& shape, const ModelShape& model, cons
 MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
                          const DeviceBudget& device_bytes, int64_t host_bytes);
 
+// Sets RunSetup::table_ranks of a run that trains by the budgets of all ranks, which call it
+// together. The errors of check_layers().
+Status choose_table_ranks(const ModelConfig& config, SessionOptions& options);
+
 // How many threads a session has started when it is open.
 int session_threads(const SessionOptions& options);
 

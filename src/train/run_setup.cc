@@ -450,6 +450,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   for (const DeviceSetup& device : setup.devices) {
     if (setup.devices.back().rank > 0) shape.device_rank.push_back(device.rank);
   }
+  if (size.training) place_tables(setup.table_ranks, shape);
   // A layer that is uploaded whole, or by microbatch, or pinned, or in a pipeline, or in copies,
   // has its experts at home. So have parts of experts: each device has some of every expert.
   const bool moves = setup.plan.same_blocks() && !setup.plan.whole_layers;

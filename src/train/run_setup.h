@@ -15,6 +15,7 @@
 #include "plan/machine/model_shape.h"
 #include "plan/memory/group_choice.h"
 #include "plan/memory/memory_plan.h"
+#include "plan/memory/table_homes.h"
 #include "plan/step/action.h"
 #include "plan/step/assignment.h"
 #include "plan/step/run_shape.h"
@@ -58,6 +59,7 @@ struct RunSetup {
   // [record] the home, where experts have exchanged theirs or were assigned; -1, or empty: each has
   // that of its share.
   std::vector<int> homes = {};
+  TableRanks table_ranks = {};  // of a run that trains; chosen for the run
   // [sequence] the microbatch of a pass of generation that it goes with; empty: the first.
   std::vector<int> sequence_microbatch = {};
 
@@ -115,8 +117,8 @@ Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup);
 // with, whatever was measured since; or as many as others where shares are uniform.
 // Experts go to the devices of their layer's stage by their shares, in zebra to those that do not
 // attend but for `offloaded` of each layer, in each copy to its own; dense layers go round those of
-// the stage that attend; the embedding and the head are the first one's of their stage. REQUIRES:
-// check_model(model), check_layers().
+// the stage that attend; the embedding and the head are the first one's of their stage, but where
+// table_ranks has them elsewhere. REQUIRES: check_model(model), check_layers().
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
 
 }  // namespace pagoda

@@ -105,6 +105,7 @@ Result<SessionOptions> Trainer::options_of_deal() const {
   options.devices = now.devices;
   options.device_bytes = now.device_bytes;  // not what is left beside this session
   options.host_bytes = now.host_bytes;
+  options.table_ranks = now.table_ranks;
   const RunShape& shape = session_->shape();
   options.token_rows = rows_with_token(shape);
   options.deal_attention(config_.attention_devices(std::ssize(options.devices)));

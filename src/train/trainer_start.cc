@@ -14,6 +14,7 @@
 #include "parallel/host_name.h"
 #include "train/model_input.h"
 #include "train/page_move.h"
+#include "train/process_memory.h"
 #include "train/prompts.h"
 #include "train/trainer.h"
 
@@ -249,6 +250,7 @@ Result<SessionOptions> Trainer::joined_options() const {
   options.trace = trace_;
   options.ranks = &ranks_;
   RETURN_IF_ERROR(join_ranks(config_, ranks_, options));
+  RETURN_IF_ERROR(choose_table_ranks(model_, options));
   return options;
 }
 

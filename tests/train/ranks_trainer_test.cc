@@ -67,6 +67,129 @@ TEST(RanksTrainer, ResumedOnOtherRanks) {
   }
 }
 
+// Stages of ranks of a device each, of which the first and the third compute with embedding and
+// head. The second, which has most memory, computes with neither: it has the layers between, or in
+// zebra experts.
+struct TablesCase {
+  ClipKind clip = ClipKind::kGlobal;
+  bool tied = false, zebra = false;
+  PipelineOrder order = PipelineOrder::kBreadthFirst;
+  bool smallest = false;  // budgets of devices
+
+  int ranks() const { return zebra ? 4 : 3; }
+  RunLeg leg() const {
+    RunLeg leg{ranks(), 1};
+    leg.configure = [this](RunConfig& config, int rank) {
+      config.parallel.layout = zebra ? LayoutKind::kZebra : LayoutKind::kPipeline;
+      config.parallel.stages = zebra ? 2 : 3;
+      config.parallel.order = order;
+      if (zebra) config.parallel.attention_devices = 1;
+      if (rank == 1) config.memory.host = MemorySize::of_bytes(2 * config.host_bytes());
+    };
+    return leg;
+  }
+};
+
+// Ranks whose tables would be at home there and lack a byte for that.
+struct FullRanks {
+  std::vector<int64_t> least_host, least_device;  // [rank] with the tables at the ends
+  int embedding = 0, head = 0;                    // the ranks that have them at home
+
+  void lower(const TablesCase& c, RunConfig& config, int rank) const {
+    const bool full = rank == 0 || (rank == 2 && !c.tied);
+    const auto r = static_cast<size_t>(rank);
+    if (full) config.memory.host = MemorySize::of_bytes(least_host[r] - 1);
+    const int64_t more = rank == 1 ? kMiB : 0;
+    if (c.smallest) config.memory.device = MemorySize::of_bytes(least_device[r] + more);
+  }
+  // Notes what the run has.
+  std::function<Status(Trainer&, RankGroup&)> look() {
+    return [this](Trainer& trainer, RankGroup& group) {
+      const RunShape& shape = trainer.session().shape();
+      const auto rank = static_cast<size_t>(group.rank());
+      least_host[rank] = trainer.session().memory().min_host_bytes;
+      least_device[rank] = trainer.session().memory().min_device_bytes;
+      if (rank > 0) return Status();
+      embedding = shape.home_rank(shape.embedding());
+      head = shape.home_rank(shape.head());
+      return Status();
+    };
+  }
+};
+
+// Four steps: two with the tables at home on the second rank, one more in the same stores, and one
+// with the tables at home at their ends again.
+void expect_tables_move(RankedTrainers& run, const TablesCase& c) {
+  FullRanks at_ends{std::vector<int64_t>(4), std::vector<int64_t>(4)};
+  RunLeg leg = c.leg();
+  leg.until = 2;
+  leg.started = at_ends.look();
+  run.begin();
+  const LegOutcome ends = run.run(leg);
+  expect_ok(ends);
+  EXPECT_EQ(at_ends.embedding, 0);
+  EXPECT_EQ(at_ends.head, 2);
+  FullRanks now = at_ends;
+  const FullRanks full = at_ends;
+  leg.started = now.look();
+  leg.configure = [&](RunConfig& config, int rank) {
+    c.leg().configure(config, rank);
+    full.lower(c, config, rank);
+  };
+  const auto expect_away = [&] {
+    EXPECT_EQ(now.embedding, 1);
+    EXPECT_EQ(now.head, c.tied ? 2 : 1);
+  };
+  run.begin();
+  const LegOutcome away = run.run(leg);
+  expect_ok(away);
+  expect_away();
+  // One rank more gets the weights of a table in each step, two bytes a number, and one more sum in
+  // fp32 goes to the home.
+  constexpr int64_t kTable = 272 * 32, kHead = kTable + 32;
+  const int64_t numbers = c.tied ? kTable : kTable + kHead;
+  EXPECT_EQ(away.arrived.other_bytes - ends.arrived.other_bytes, 2 * (2 + 4) * numbers);
+  const std::string& folder = run.tiny().config().train.output_dir;
+  const std::vector<std::string> stores = page_files(folder);
+  leg.resume = true;
+  leg.until = 3;
+  expect_ok(run.run(leg));
+  expect_away();
+  EXPECT_EQ(page_files(folder), stores);
+  leg.until = 4;
+  leg.configure = c.leg().configure;
+  expect_ok(run.run(leg));
+  EXPECT_EQ(now.embedding, 0);
+  EXPECT_EQ(now.head, 2);
+  EXPECT_NE(page_files(folder), stores);
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
+TEST(RanksTrainer, TablesAreAtHomeWhereMemoryHasRoom) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
+  for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+    for (const bool tied : {false, true}) {
+      RankedTrainers run(
+          clip, 4,
+          [](RunConfig& config) {
+            config.train.chunks = 2;
+            config.train.shards = 2;
+          },
+          tied ? R"({"num_hidden_layers": 6, "tie_word_embeddings": true})"
+               : R"({"num_hidden_layers": 6})");
+      for (int i = 0; i < (kUnderSanitizer ? 2 : 3); ++i) {
+        TablesCase c{clip, tied, i == 1, static_cast<PipelineOrder>((i + tied) % 3)};
+        c.smallest = (i + tied + (clip == ClipKind::kGlobal)) % 2 == 0;
+        SCOPED_TRACE(strf("clip %d, tied %d, zebra %d, order %d, smallest %d",
+                          static_cast<int>(clip), tied, c.zebra, static_cast<int>(c.order),
+                          c.smallest));
+        expect_tables_move(run, c);
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
 // Four steps on one rank, on two and three, and on two of several devices, give one hash.
 void expect_alike_on_any_ranks(RankedTrainers& run) {
   std::vector<std::string> hashes;
