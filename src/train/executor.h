@@ -90,13 +90,14 @@ class Executor {
     Trace* trace = nullptr;        // not owned
   };
 
-  // Compute, with several devices what leaves and what arrives, with several stages what arrives
-  // from others, weights of guests where these come from other ranks, and sums of experts where
-  // these travel; the optimizer's stream comes on top, once. in_lanes: RunShape's.
+  // Compute, with several devices what leaves and what arrives, and either apart on its way back,
+  // with several stages what arrives from others, weights of guests where these come from other
+  // ranks, and sums of experts where these travel; the optimizer's stream comes on top, once.
+  // in_lanes: RunShape's.
   static constexpr int streams_per_device(int devices, int stages, bool far_guests,
-                                          bool expert_sums, int in_lanes) {
+                                          bool expert_sums, bool ways_apart, int in_lanes) {
     return 1 + (devices > 1 ? 1 + in_lanes : 0) + (stages > 1 ? 2 : 0) + (far_guests ? 1 : 0) +
-           (expert_sums ? 1 : 0);
+           (expert_sums ? 1 : 0) + (ways_apart ? 2 : 0);
   }
   // With several ranks, on the host: for weights that arrive or leave, and for routing.
   static constexpr int kStreamsOfRanks = 3;

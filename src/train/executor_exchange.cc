@@ -19,6 +19,10 @@ void Executor::make_lanes() {
     for (int n = 1; n < setup_.shape->in_lanes(setup_.shape->rank); ++n) {
       add(in_lane(n), strf("in %zu lane %d", d, n));
     }
+    if (setup_.shape->ways_apart()) {
+      add(Lane::kOutBack, strf("out back %zu", d));
+      add(Lane::kInBack, strf("in back %zu", d));
+    }
     if (setup_.shape->has_far_guests()) add(Lane::kWeights, strf("in weights %zu", d));
     if (setup_.shape->expert_sums_travel()) {
       add(Lane::kSums, strf("in sums %zu", d));
@@ -189,7 +193,10 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   }
   if (lanes_.empty()) return;
   indexed_at_[own(task)] = s.record();
-  lanes_[own(task)][static_cast<size_t>(Lane::kIn)]->wait(indexed_at_[own(task)]);
+  for (const Lane lane : {Lane::kIn, Lane::kInBack}) {
+    const auto& arriving = lanes_[own(task)][static_cast<size_t>(lane)];
+    if (arriving) arriving->wait(indexed_at_[own(task)]);
+  }
 }
 
 const ExpertWave& Executor::wave_of(const Task& task) const {

@@ -196,13 +196,14 @@ int session_threads(const SessionOptions& options) {
   const bool guests = several && options.sharing != Sharing::kRows;
   const bool sums = options.size.training && options.size.pages_expert_sums &&
                     (options.sharing != Sharing::kRows || options.copies > 1);
+  const bool apart = options.zebra && options.size.sums.chunks > 1;
   int threads = options.optimizer_threads + PageFile::kStreams;
   if (several) threads += Executor::kStreamsOfRanks;
   for (const DeviceSetup& device : options.own_setups()) {
     // The workers of a pool are beside the stream that calls it.
     threads += device.threads - 1 +
                Executor::streams_per_device(options.num_devices(), options.stages, guests, sums,
-                                            options.in_lanes()) +
+                                            apart, options.in_lanes()) +
                Pager::kStreamsPerDevice;
   }
   // Where GPUs are no peers, each pair has a stream for what goes through the host.

@@ -15,6 +15,7 @@ int SimulatedNetwork::add_card(const Cost& cost) {
 void SimulatedNetwork::add_device(int card, const std::string& name, int lanes) {
   Device& device = devices_.emplace_back(Device{card, {}});
   for (int n = 0; n < lanes; ++n) device.leaving.push_back(timeline_.add_stream(name));
+  device.leaving_back = timeline_.add_stream(name);
 }
 
 SimulatedNetwork::Message SimulatedNetwork::within(int from, int to, const Cost& wire,
@@ -26,14 +27,16 @@ SimulatedNetwork::Message SimulatedNetwork::within(int from, int to, const Cost&
   return {timeline_.add(at->second, Timeline::kNone, 0, seconds, {&sent, 1})};
 }
 
-SimulatedNetwork::Message SimulatedNetwork::between(int from, int to, int64_t bytes, Work sent) {
+SimulatedNetwork::Message SimulatedNetwork::between(int from, int to, int64_t bytes, Work sent,
+                                                    bool back) {
   Device& device = devices_[static_cast<size_t>(from)];
   const Card& sender = cards_[static_cast<size_t>(device.card)];
   const Card& receiver = cards_[static_cast<size_t>(devices_[static_cast<size_t>(to)].card)];
   const double own_s = sender.cost.unit_s, their_s = receiver.cost.unit_s;
   const double byte_s = std::max(own_s, their_s);
   const auto part = [&](double unit_s) { return byte_s > 0 ? unit_s / byte_s : 1; };
-  const int lane = device.leaving[device.messages++ % device.leaving.size()];
+  const int lane =
+      back ? device.leaving_back : device.leaving[device.messages++ % device.leaving.size()];
   const double seconds = byte_s * static_cast<double>(bytes);
   const Work moves = timeline_.add(lane, receiver.arrivals, part(their_s), seconds, {&sent, 1});
   if (own_s > 0) timeline_.take_too(moves, sender.departures, part(own_s));

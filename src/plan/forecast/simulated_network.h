@@ -40,8 +40,9 @@ class SimulatedNetwork {
 
   // From a device of a rank to another, by a wire that takes so long; it leaves behind `sent`.
   Message within(int from, int to, const Cost& wire, int64_t bytes, Work sent);
-  // From a device to one of another rank.
-  Message between(int from, int to, int64_t bytes, Work sent);
+  // From a device to one of another rank. Messages of the two lanes by which a device sends,
+  // Lane::kOut and kOutBack, do not wait for each other, but share its card.
+  Message between(int from, int to, int64_t bytes, Work sent, bool back = false);
   // Returns when the message is there, to be received by a lane whose newest work is `lane`.
   Work expect(const Message& message, Work lane);
 
@@ -54,6 +55,7 @@ class SimulatedNetwork {
     int card;
     std::vector<int> leaving;  // streams: [lane]
     size_t messages = 0;       // they took these in turn
+    int leaving_back = -1;     // stream
   };
 
   Timeline& timeline_;

@@ -75,6 +75,12 @@ void Simulator::add_rank(Machine machine) {
         device.lanes[static_cast<size_t>(in_lane(n))] = timeline_.add_stream(name);
       }
     }
+    if (shape_.ways_apart()) {
+      device.lanes[static_cast<size_t>(Lane::kOutBack)] =
+          timeline_.add_stream(strf("out back %d", d));
+      device.lanes[static_cast<size_t>(Lane::kInBack)] =
+          timeline_.add_stream(strf("in back %d", d));
+    }
     if (shape_.stages.several()) {
       device.lanes[static_cast<size_t>(Lane::kFromBelow)] =
           timeline_.add_stream(strf("from below %d", d));
@@ -228,7 +234,7 @@ Simulator::Sent Simulator::travel(const Task& send, Work sent, SlotState& source
     return {&source, network_.within(send.device, send.peer, profile.wire, send.bytes, sent)};
   }
   const SimulatedNetwork::Message message =
-      network_.between(send.device, send.peer, send.bytes, sent);
+      network_.between(send.device, send.peer, send.bytes, sent, send.lane == Lane::kOutBack);
   note(message.moves, {0, profile.network.unit_s, 0}, static_cast<double>(send.bytes), true);
   rank_->sent_bytes += send.bytes;
   return {nullptr, message};

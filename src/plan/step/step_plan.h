@@ -158,6 +158,7 @@ class StepPlan {
     bool last_use = false;  // of the source
     int64_t source_byte = 0, target_byte = 0;  // the first ones
     int lane = 0;                              // the rows' (in_lane)
+    RowsWay way = RowsWay::kToExperts;
   };
   void bring_guests(const WavePlace& at, const ExpertWave& wave, GuestWeights& guests,
                     TaskList& tasks) const;
@@ -191,8 +192,9 @@ class StepPlan {
   PageTable::ChunkWave chunk_wave(const WavePlace& at) const;
   PageId inbound(const WavePlace& at, int64_t device) const;
   int64_t travelling_bytes(const WavePlace& at, const Crossing& of, bool back) const;
-  // With several devices what arrives is combined and placed beside the computation.
-  Lane arriving_lane() const { return shape_.devices > 1 ? Lane::kIn : Lane::kCompute; }
+  bool apart(RowsWay way) const { return way == RowsWay::kBack && shape_.ways_apart(); }
+  Lane leaving_lane(RowsWay way) const { return apart(way) ? Lane::kOutBack : Lane::kOut; }
+  Lane arriving_lane(RowsWay way) const { return apart(way) ? Lane::kInBack : Lane::kIn; }
   // A sum of an expert that waits for those of other devices is added and finished where they
   // arrive: what is computed next, and what else arrives, needs neither.
   static Lane sum_lane(bool waits) { return waits ? Lane::kSums : Lane::kCompute; }

@@ -274,7 +274,8 @@ void StepPlan::combine(const WavePlace& at, const ExpertWave& wave, TaskList& ta
         t = Task();
       }
       if (t.rows == 0) {
-        t = wave_task(kind, at, device, arriving_lane());
+        t = wave_task(kind, at, device,
+                      shape_.devices > 1 ? arriving_lane(RowsWay::kBack) : Lane::kCompute);
         t.microbatch = static_cast<int32_t>(b);
         t.expert = static_cast<int32_t>(run->expert);
       }

@@ -35,7 +35,7 @@ void StepPlan::transfer(const Task& like, const Travel& travel, Access access,
                         TaskList& tasks) const {
   Task send = like;
   send.kind = TaskKind::kSend;
-  send.lane = Lane::kOut;
+  send.lane = leaving_lane(travel.way);
   send.device = static_cast<uint8_t>(travel.from);
   send.peer = static_cast<uint8_t>(travel.to);
   send.bytes = travel.bytes;
@@ -48,7 +48,8 @@ void StepPlan::transfer(const Task& like, const Travel& travel, Access access,
                           shape_.stages.of_device(static_cast<int>(travel.to));
   const bool gradients = like.phase == Phase::kBackward;
   const Lane of_stage = gradients ? Lane::kFromAbove : Lane::kFromBelow;
-  receive.lane = same_stage ? in_lane(travel.lane) : of_stage;
+  const Lane of_rows = travel.lane == 0 ? arriving_lane(travel.way) : in_lane(travel.lane);
+  receive.lane = same_stage ? of_rows : of_stage;
   std::swap(receive.device, receive.peer);
   send.use(travel.source, Place::on_device(travel.from), Access::kRead, travel.last_use);
   receive.use(travel.target, Place::on_device(travel.to), access);
@@ -118,7 +119,7 @@ void StepPlan::hand_out(const WavePlace& at, const Crossing& of, Filled& page,
 // Adds the task that puts together what the experts gave to a device.
 void StepPlan::pack(const WavePlace& at, const Crossing& of, Filled& page, TaskList& tasks) const {
   const Place here = Place::on_device(static_cast<int>(of.seat));
-  Task t = wave_task(TaskKind::kPackRows, at, of.seat, Lane::kOut);
+  Task t = wave_task(TaskKind::kPackRows, at, of.seat, leaving_lane(RowsWay::kBack));
   t.peer = static_cast<uint8_t>(of.parcel->device);
   t.rows = of.parcel->rows;
   t.first_byte = page.first_byte;
@@ -154,6 +155,7 @@ void StepPlan::carry(CrossingRows& rows, TaskList& tasks) const {
     const Crossing& of = rows.crossings[leg.parcel];
     Travel travel{.from = leg.from, .to = leg.to, .target = target_of(rows, of)};
     travel.lane = leg.lane;
+    travel.way = rows.way;
     travel.bytes = leg.bytes;
     travel.rows = leg.ends ? of.parcel->rows : 0;
     travel.source_byte = leg.first_byte;
@@ -199,6 +201,7 @@ void StepPlan::gather(const CrossingRows& rows, const ExchangeLeg& leg, TaskList
   Travel travel{.from = leg.from, .to = leg.to, .source = page.page};
   travel.target = pages_.passing(rows.way, leg.from, node, slot);
   travel.bytes = leg.bytes;
+  travel.way = rows.way;
   for (const auto& [parcel, first_byte] : leg.gathered) {
     page.first_byte = first_byte;
     load(rows, rows.crossings[parcel], page, tasks);
@@ -214,7 +217,7 @@ void StepPlan::hand_over(const WavePlace& at, const Travel& travel, TaskList& ta
     return transfer(like, travel, travel.target_byte == 0 ? Access::kCreate : Access::kWrite,
                     tasks);
   }
-  Task t = wave_task(TaskKind::kTakeParcel, at, travel.to, Lane::kIn);
+  Task t = wave_task(TaskKind::kTakeParcel, at, travel.to, arriving_lane(travel.way));
   t.first_byte = travel.source_byte;
   t.bytes = travel.bytes;
   t.rows = travel.rows;

@@ -20,7 +20,8 @@ int32_t ActionClock::add(const TimedTask& task, StepStream stream, double second
 }
 
 int32_t ActionClock::pass(const TimedTask& of, StepStream lane, const After& after) {
-  const bool leaves = lane == StepStream::kFasterOut || lane == StepStream::kSlowerOut;
+  using enum StepStream;
+  const bool leaves = lane == kFasterOut || lane == kFasterOutBack || lane == kSlowerOut;
   return newest_[static_cast<size_t>(lane)] =
              add({leaves ? TaskKind::kSend : TaskKind::kReceive, of.phase, of.layer, of.chunk},
                  lane, 0, after);
@@ -30,7 +31,6 @@ int32_t ActionClock::pass(const TimedTask& of, StepStream lane, const After& aft
 int32_t ActionClock::travel(const TimedTask& task, const ChunkTimes& times, StepStream wire,
                             double seconds, int32_t sent, StepStream to) {
   const int32_t lane = times.one_card ? newest_[static_cast<size_t>(to)] : -1;
-  if (times.one_card && wire == StepStream::kBeside) wire = StepStream::kToExperts;
   return add(task, wire, seconds, {sent, lane, -1});
 }
 
@@ -150,7 +150,7 @@ int32_t ActionClock::exchange_own(const Held& held) {
   if (!times.faster_exchange) return indexed;
   const int32_t own = add(task, kFaster, 0, {indexed, -1, -1});
   const int32_t leaves = pass(task, kFasterOut, {before.own_taken, -1, -1});
-  const int32_t there = travel(task, times, kBeside,
+  const int32_t there = travel(task, times, times.one_card ? kToExperts : kBeside,
                                seconds_of(times.to_faster_experts, task.phase), leaves, kFasterIn);
   pages->own_taken = pass(task, kFasterIn, {there, -1, -1});
   return pass(task, kFasterIn, {own, -1, -1});
@@ -176,8 +176,8 @@ int32_t ActionClock::compute_slower(const Held& held) {
   if (several) given = pages->packed = pass(task, kSlowerOut, {given, before.received, -1});
   const TaskKind kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
   const int32_t back = travel({kind, task.phase, task.layer, task.chunk}, times, kToAttention,
-                              seconds_of(times.to_attention, task.phase), given, kFasterIn);
-  return pages->received = pass(task, kFasterIn, {back, -1, -1});
+                              seconds_of(times.to_attention, task.phase), given, kFasterInBack);
+  return pages->received = pass(task, kFasterInBack, {back, -1, -1});
 }
 
 // The same of faster devices' experts.
@@ -187,13 +187,13 @@ int32_t ActionClock::compute_own(const Held& held, int32_t ready) {
   const int32_t computed = add(task, kFaster, seconds_of(*times.faster.experts, task.phase),
                                {ready, before.own_combined, before.own_packed});
   if (times.faster_exchange) {
-    pages->own_packed = pass(task, kFasterOut, {computed, before.own_received, -1});
+    pages->own_packed = pass(task, kFasterOutBack, {computed, before.own_received, -1});
     const int32_t back =
         travel(task, times, kBeside, seconds_of(times.from_faster_experts, task.phase),
-               pages->own_packed, kFasterIn);
-    pages->own_received = pass(task, kFasterIn, {back, -1, -1});
+               pages->own_packed, kFasterInBack);
+    pages->own_received = pass(task, kFasterInBack, {back, -1, -1});
   }
-  return pages->own_combined = pass(task, kFasterIn, {computed, -1, -1});
+  return pages->own_combined = pass(task, kFasterInBack, {computed, -1, -1});
 }
 
 // What experts do with the rows that were sent, and the way back.

@@ -59,6 +59,8 @@ enum class StepStream : int32_t {
   // Lanes, which take no time but keep their order: what leaves a device, and what it takes.
   kFasterOut,
   kFasterIn,
+  kFasterOutBack,
+  kFasterInBack,
   kSlowerOut,
   kSlowerIn,
   kSlowerSums  // sums of experts that come from other copies
@@ -75,7 +77,7 @@ struct ChunkTimes {
   Kind faster, slower;
   // Whether there are several faster devices, which get rows of their experts from each other.
   bool faster_exchange = true;
-  // Whether rows go from rank to rank: all that leaves a device does so through its network card,
+  // Whether rows go from rank to rank: those for experts leave a device through its network card
   // one behind the other, and each transfer begins when the lane that takes it has come to it.
   bool one_card = false;
   PassSeconds to_experts, to_attention;  // between a faster device and a slower one

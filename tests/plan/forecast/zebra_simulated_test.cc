@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 
 #include "plan/forecast/simulator.h"
 #include "plan/memory/coarse_run.h"
@@ -407,6 +409,39 @@ TEST(ZebraSimulated, ThePapersClockGivesTheTimesOfLayerMajorTasks) {
     if (alike || !c.all_attend) {
       EXPECT_NEAR(seconds, expected, 1e-9 * expected);
     }
+  }
+}
+
+// Devices that attend and have experts do both: rows for experts leave and arrive by other lanes
+// than what experts gave, but where all chunks are one.
+TEST(ZebraSimulated, WhatExpertsGaveHasLanesOfItsOwn) {
+  Case c;
+  c.is_moe = {1, 1};
+  c.moved = {6, 6};
+  c.experts = 12;
+  c.faster = c.slower = 2;
+  for (const int chunks : {2, 1}) {
+    c.chunks = chunks;
+    const RunShape shape = shape_of(c);
+    const PageTable pages(shape);
+    const StepPlan plan(shape, pages, {.training = true});
+    StepSchedule schedule(&plan, nullptr, nullptr, c.extent);
+    std::map<TaskKind, std::set<Lane>> lanes;
+    const auto even = [](int64_t, Microbatches of) {
+      return LayerRouting(static_cast<size_t>(of.count), std::vector<int64_t>(12, kRows));
+    };
+    walk(schedule, even, [&](const StepPiece& piece) {
+      for (const Task& task : piece.tasks) lanes[task.kind].insert(task.lane);
+    });
+    const bool apart = chunks > 1;
+    const std::set<Lane> out = {apart ? Lane::kOutBack : Lane::kOut};
+    const std::set<Lane> in = {apart ? Lane::kInBack : Lane::kIn};
+    EXPECT_EQ(lanes[TaskKind::kPackRows], out);
+    EXPECT_EQ(lanes[TaskKind::kCombine], in);
+    EXPECT_EQ(lanes[TaskKind::kCombineBackward], in);
+    EXPECT_EQ(lanes[TaskKind::kIndex], std::set<Lane>{Lane::kOut});
+    EXPECT_EQ(lanes[TaskKind::kPlaceRows], std::set<Lane>{Lane::kIn});
+    EXPECT_EQ(lanes[TaskKind::kReceive].contains(Lane::kInBack), apart);
   }
 }
 

@@ -449,6 +449,7 @@ void OrderCheck::check_lane(const Task& task) {
     if (task.lane != Lane::kSums) fault(task, "comes by another lane than sums");
     return;
   }
+  if (task.wave >= 0 && shape_.ways_apart() && task.lane == Lane::kInBack) return;
   const int rank = shape_.rank_of(task.device);
   const bool rows = task.wave >= 0 && shape_.rank_of(task.peer) != rank;
   const int lanes = rows ? shape_.in_lanes(rank) : 1;
