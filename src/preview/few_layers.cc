@@ -231,11 +231,11 @@ ModelSizes with_layers(ModelSizes model, int64_t layers) {
   return model;
 }
 
-std::vector<int64_t> few_layers(std::span<const int64_t> whole) {
-  if (whole.size() == 1) return {2};
+std::vector<int64_t> few_layers(std::span<const int64_t> whole, bool copies) {
+  const int64_t fewest = (whole.size() == 1 ? 2 : 1) + (copies ? 1 : 0);
   const int64_t least = *std::min_element(whole.begin(), whole.end());
   std::vector<int64_t> few;
-  for (const int64_t layers : whole) few.push_back((2 * layers + least) / (2 * least));
+  for (const int64_t layers : whole) few.push_back((2 * fewest * layers + least) / (2 * least));
   return few;
 }
 
@@ -280,7 +280,8 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
                                           const CoarseLimits& limits) {
   const Stages stages = whole.front().shape.stages;
   const std::vector<int64_t> counts = stages.layer_counts(model.shape.num_layers());
-  const StageLayers fewest{few_layers(counts), counts};
+  const bool copies = configs.front().copies() > 1;
+  const StageLayers fewest{few_layers(counts, copies), counts};
   std::vector<RankNeed> needs;
   bool fits = true, stays = true;
   for (const PlannedRun& run : whole) {

@@ -34,9 +34,10 @@ bool has_alike_layers(const ModelShape& model);
 ModelSizes with_layers(ModelSizes model, int64_t layers);
 
 // [stage] its layers in the first of the two runs, of so many in the whole; in the second it has
-// twice as many. They are one of the stage with the fewest, or without stages two. REQUIRES: each
-// stage has a layer.
-std::vector<int64_t> few_layers(std::span<const int64_t> whole);
+// twice as many. They are one of the stage with the fewest, or without stages two. Where experts
+// are copies it is one more: their sums go on behind what is computed, by some layers. REQUIRES:
+// each stage has a layer.
+std::vector<int64_t> few_layers(std::span<const int64_t> whole, bool copies);
 
 // In zebra, has all layers leave as many experts where attention is: the mean of what the run's
 // layers with experts do, rounded. Else, or where one number is for all, nothing changes.

@@ -12,13 +12,13 @@ namespace pagoda {
 namespace {
 
 // The layers of both runs with few, where stages have so many.
-int64_t layers_of_both(std::span<const int64_t> whole) {
-  const std::vector<int64_t> few = few_layers(whole);
+int64_t layers_of_both(std::span<const int64_t> whole, const RunConfig& config) {
+  const std::vector<int64_t> few = few_layers(whole, config.copies() > 1);
   return 3 * std::accumulate(few.begin(), few.end(), int64_t{0});
 }
 // The same before it is planned how unequal stages are.
 int64_t layers_of_both(const RunConfig& config) {
-  return layers_of_both(std::vector<int64_t>(static_cast<size_t>(config.stages()), 1));
+  return layers_of_both(std::vector<int64_t>(static_cast<size_t>(config.stages()), 1), config);
 }
 
 bool by_few_layers(const ModelShape& model, const RunConfig& config) {
@@ -53,7 +53,8 @@ Result<PlannedLayout> plan_layout(const ModelSizes& model, std::vector<RunConfig
   const std::vector<int64_t> counts = planned.front().shape.stages.layer_counts(layers);
   const bool told = tell_all(configs.front().parallel.order, counts);
   // What few do not tell is simulated whole, if it is not too large.
-  const bool few = by_few_layers(model.shape, configs.front()) && layers_of_both(counts) < layers &&
+  const bool few = by_few_layers(model.shape, configs.front()) &&
+                   layers_of_both(counts, configs.front()) < layers &&
                    (told || parcels(layers, configs.front()) > kMostParcels);
   if (configs.front().zebra()) {
     const bool open = configs.front().auto_offloaded();

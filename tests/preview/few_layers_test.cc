@@ -213,12 +213,14 @@ TEST(FewLayers, AreAlikeWithFewDenseOnes) {
 
 TEST(FewLayers, AreInTheRatioOfAll) {
   using Layers = std::vector<int64_t>;
-  EXPECT_EQ(few_layers(Layers{48}), Layers{2});
-  EXPECT_EQ(few_layers(Layers{12, 12, 12, 12}), (Layers{1, 1, 1, 1}));
-  EXPECT_EQ(few_layers(Layers{6, 6, 5, 5}), (Layers{1, 1, 1, 1}));
-  EXPECT_EQ(few_layers(Layers{11, 5}), (Layers{2, 1}));
-  EXPECT_EQ(few_layers(Layers{10, 4, 7}), (Layers{3, 1, 2}));  // 2.5 and 1.75
-  EXPECT_EQ(few_layers(Layers{7, 5}), (Layers{1, 1}));
+  EXPECT_EQ(few_layers(Layers{48}, false), Layers{2});
+  EXPECT_EQ(few_layers(Layers{48}, true), Layers{3});
+  EXPECT_EQ(few_layers(Layers{12, 6}, true), (Layers{4, 2}));
+  EXPECT_EQ(few_layers(Layers{12, 12, 12, 12}, false), (Layers{1, 1, 1, 1}));
+  EXPECT_EQ(few_layers(Layers{6, 6, 5, 5}, false), (Layers{1, 1, 1, 1}));
+  EXPECT_EQ(few_layers(Layers{11, 5}, false), (Layers{2, 1}));
+  EXPECT_EQ(few_layers(Layers{10, 4, 7}, false), (Layers{3, 1, 2}));  // 2.5 and 1.75
+  EXPECT_EQ(few_layers(Layers{7, 5}, false), (Layers{1, 1}));
 }
 
 TEST(FewLayers, TellAllOfEqualStagesOrInTurns) {
