@@ -19,7 +19,7 @@ namespace pagoda {
 int64_t most_kept_of_layer(const ModelShape& model, const RunSetup& setup);
 
 // The machines whose costs a choice goes by: of all ranks one, or [rank] each its own, and then
-// what a transfer between two devices takes. The sheets are not owned.
+// what a transfer between two ranks takes. The sheets are not owned.
 struct RankMachines {
   std::vector<const MachineSheet*> sheets;
   Cost network = {};

@@ -265,11 +265,11 @@ struct RunShape {
   DeviceRange devices_of(int rank) const;
   // Those of a copy of a stage exchange rows, and are on a node those of a rank.
   ExchangeNodes exchange_nodes() const;
-  // Lanes (Lane) by which rows of other ranks come to each of the rank's devices, side by side.
   // Whether what experts gave has lanes of its own, on its way and where it arrives: in zebra a
   // device that attends has rows of a chunk to send, and to take for its experts, while it waits
   // for what those of the chunk before gave.
   bool ways_apart() const { return zebra && rounds() > 1; }
+  // Lanes (Lane) by which rows of other ranks come to each of the rank's devices, side by side.
   int in_lanes(int rank) const { return lanes_of_card(exchange, network_rates, rank); }
   DeviceRange own_devices() const { return devices_of(rank); }
   // The rank whose page file holds the record.

@@ -12,6 +12,8 @@
 //     all of these wait as the home does. So a step takes as long as here at most, and no less than
 //     it would here without sums.
 //   - Experts of which a device's groups have no room at once take several waves, here one.
+//   - Between ranks rows go through network cards (ChunkTimes::one_card). Here a device's go to all
+//     of a kind at once, and what it sends back does not share its card with what it sends there.
 //   - Where rows stay on their devices until the backward (RunShape::kept_rows), each action has
 //     pages of its own.
 //
