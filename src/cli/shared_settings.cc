@@ -29,8 +29,9 @@ std::string shared_text(const OptionTable& table) {
 }
 
 bool is_about_ranks(const Option& option) {
-  for (const char* key : {"parallel.deadline_s", "parallel.heartbeat_s", "parallel.work_s",
-                          "parallel.ports", "parallel.nccl"}) {
+  for (const char* key :
+       {"parallel.exchange", "parallel.network_gb_s", "parallel.deadline_s", "parallel.heartbeat_s",
+        "parallel.work_s", "parallel.ports", "parallel.nccl"}) {
     if (option.key == key) return true;
   }
   return false;

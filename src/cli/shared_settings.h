@@ -20,7 +20,8 @@ Status take_settings_of_rank_0(const OptionTable& table, const std::string& befo
 // all ranks. For commands whose settings are numbers from the beginning.
 Status share_settings(const OptionTable& table, const RunConfig& config, RankGroup& ranks);
 
-// Settings of how ranks wait for each other, which every command of several processes reads.
+// Settings of how devices send each other rows, and of how ranks wait for each other, which every
+// command of several processes reads.
 bool is_about_ranks(const Option& option);
 
 // The options that are not local, as a run file.

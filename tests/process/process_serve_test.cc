@@ -51,11 +51,15 @@ class ServeTest : public MpiRunTest {
       EXPECT_EQ(json_of(run(words + Words{"--train.devices", devices})), expected) << devices;
     }
     for (const int processes : {2, 3}) {
-      EXPECT_EQ(json_of(mpirun(processes, words)), expected) << processes << " processes";
+      const char* exchange = processes == 2 ? "auto" : "rounds";
+      EXPECT_EQ(json_of(mpirun(processes, words + Words{"--parallel.exchange", exchange})),
+                expected)
+          << processes << " processes";
     }
     put_file(dir_.file("run.toml"),
              "[rank.0.train]\ndevices = [\"cpu/2\"]\n[rank.1.train]\ndevices = [\"cpu*2\"]\n");
-    EXPECT_EQ(json_of(mpirun(2, words + Words{dir_.file("run.toml")})), expected);
+    const Words unequal = {dir_.file("run.toml"), "--parallel.exchange", "halo"};
+    EXPECT_EQ(json_of(mpirun(2, words + unequal)), expected);
     for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
       EXPECT_EQ(entry.path().filename().string().find("pagoda-scratch"), std::string::npos);
     }

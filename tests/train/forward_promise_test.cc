@@ -1,8 +1,9 @@
 // The root promise of what runs forward only (`pagoda eval`, `pagoda generate`): on one device or
-// several, equal or not, on ranks, which are threads here, resident or paged, a text has the same
-// loss and prompts have the same continuations, bit for bit.
+// several, equal or not, on ranks, which are threads here, resident or paged, in each exchange of
+// rows, a text has the same loss and prompts have the same continuations, bit for bit.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -20,6 +21,7 @@ namespace {
 struct Layout {
   std::vector<std::vector<std::string>> devices;
   bool paged = false;
+  ExchangeSetting exchange = ExchangeSetting::kAuto;
 };
 
 std::string text_of(const Layout& layout) {
@@ -41,6 +43,8 @@ struct Came {
   Routing routing;                   // of the first pass, where a test asks for it
   int64_t fetches = 0;               // since the model was loaded
   RankThreads::Arrived arrived;
+  int64_t transfers = 0;  // between ranks
+  ExchangeOrder exchange = ExchangeOrder::kFlat;
 };
 
 class ForwardPromise : public testing::Test {
@@ -81,12 +85,14 @@ class ForwardPromise : public testing::Test {
         if (rank == 0) {
           const std::vector<int> attending = session.shape().attending_devices();
           came.attending = {attending.begin(), attending.end()};
+          came.exchange = session.shape().exchange;
         }
         return Status();
       });
     });
     came.fetches = std::accumulate(fetches.begin(), fetches.end(), int64_t{0});
     came.arrived = threads.arrived();
+    came.transfers = std::ssize(threads.sent());
     return came;
   }
 
@@ -95,6 +101,7 @@ class ForwardPromise : public testing::Test {
     RunConfig config = run_.config();
     config.train.devices = layout.devices[static_cast<size_t>(group.rank())];
     config.train.threads = 2;
+    config.parallel.exchange = layout.exchange;
     config.memory.io = IoKind::kThreads;
     config.memory.disk = {run_.dir().file(strf("disk-%d", group.rank()))};
     ForwardRun run(config, group);
@@ -220,12 +227,17 @@ TEST_F(ForwardPromise, OneLoss) {
   EXPECT_EQ(trainer->evaluate().take(), expected.losses[0]);
 }
 
-TEST_F(ForwardPromise, OneContinuation) {
+std::vector<TokenIds> seven_prompts() {
   std::vector<TokenIds> prompts;
   for (uint32_t i = 0; i < 7; ++i) {
     prompts.emplace_back();
     for (uint32_t p = 0; p < 1 + i * 11 % 25; ++p) prompts.back().push_back((i * 53 + p * p) % 257);
   }
+  return prompts;
+}
+
+TEST_F(ForwardPromise, OneContinuation) {
+  const std::vector<TokenIds> prompts = seven_prompts();
   const Came expected = generate({{{"cpu"}}}, prompts);
   ASSERT_TRUE(expected.statuses[0].ok()) << expected.statuses[0].message();
   ASSERT_EQ(expected.tokens[0].size(), 2 * prompts.size());
@@ -242,6 +254,36 @@ TEST_F(ForwardPromise, OneContinuation) {
   expect_worked(single, unequal);
   EXPECT_EQ(single.attending, std::set<int>{1});
   EXPECT_EQ(single.tokens[0][0], expected.tokens[0][3]);
+}
+
+// On two ranks of two devices each. HALO sends what a device has for both devices of the other rank
+// in one message, and the other orders in two at least.
+TEST_F(ForwardPromise, InEachExchange) {
+  const std::vector<TokenIds> prompts = seven_prompts();
+  const double loss = evaluate({{{"cpu"}}}).losses[0];
+  const std::vector<TokenIds> tokens = generate({{{"cpu"}}}, prompts).tokens[0];
+  const std::pair<ExchangeSetting, ExchangeOrder> exchanges[] = {
+      {ExchangeSetting::kFlat, ExchangeOrder::kFlat},
+      {ExchangeSetting::kRounds, ExchangeOrder::kRounds},
+      {ExchangeSetting::kHalo, ExchangeOrder::kHalo}};
+  for (const bool paged : {false, true}) {
+    std::map<ExchangeOrder, int64_t> transfers[2];  // of a loss, and of continuations
+    for (const auto& [setting, order] : exchanges) {
+      SCOPED_TRACE(testing::Message() << "exchange " << static_cast<int>(order) << paged);
+      const Layout layout = {{{"cpu*2"}, {"cpu*2"}}, paged, setting};
+      const Came read = evaluate(layout), written = generate(layout, prompts);
+      for (const Came* came : {&read, &written}) {
+        expect_worked(*came, layout);
+        EXPECT_EQ(came->exchange, order);
+        transfers[came == &written][order] = came->transfers;
+      }
+      for (const double of_rank : read.losses) EXPECT_EQ(of_rank, loss);
+      for (const auto& of_rank : written.tokens) EXPECT_EQ(of_rank, tokens);
+    }
+    for (auto& of_kind : transfers) {
+      EXPECT_LT(of_kind[ExchangeOrder::kHalo], of_kind[ExchangeOrder::kFlat]);
+    }
+  }
 }
 
 // What routing chose is recorded, and by it experts lie on devices of which one is much faster:
