@@ -12,7 +12,6 @@
 #include "plan/exchange/sending_order.h"
 #include "plan/memory/memory_plan.h"
 #include "plan/rounds/traffic.h"
-#include "plan/rounds/transmission_order.h"
 #include "plan/step/expert_seats.h"
 
 namespace pagoda {
@@ -113,6 +112,13 @@ class RoutedRun {
   Status add(const std::string& name, const Homes& homes);
   double imbalance(const RunShape& moved, const RoutedStep& step) const;
   Status count_moves(const Homes& homes, RoutedHomes& to) const;
+  // What sends and takes the rows of all-to-alls (RoutedExchange).
+  struct Ends {
+    std::vector<int> of_device;  // [device] its end
+    std::vector<int> node;       // [end] between two of a node nothing takes time
+    std::vector<double> rates;   // [end] in bytes a second
+  };
+  Ends exchange_ends() const;
   Status time_exchanges(const RoutedStep& step);
 
   const ModelSizes& model_;
@@ -228,19 +234,28 @@ Status RoutedRun::add(const std::string& name, const Homes& homes) {
   return Status();
 }
 
+RoutedRun::Ends RoutedRun::exchange_ends() const {
+  const bool several = shape_.ranks() > 1, by_rank = several && shape_.shares_cards;
+  Ends ends;
+  for (int d = 0; d < shape_.devices; ++d) {
+    const int rank = shape_.rank_of(d);
+    ends.of_device.push_back(by_rank ? rank : d);
+    if (ends.of_device.back() < std::ssize(ends.node)) continue;  // another device's, too
+    ends.node.push_back(several ? rank : d);
+    const double own_gb_s = ranks_[static_cast<size_t>(rank)].sheet->network.gb_s;
+    ends.rates.push_back(several && own_gb_s > 0 ? own_gb_s * kGiga : link_.bytes_per_s);
+  }
+  return ends;
+}
+
 // The four all-to-alls of each layer: rows to the experts' seats and back, in both phases.
 Status RoutedRun::time_exchanges(const RoutedStep& step) {
-  const bool by_rank = shape_.ranks() > 1;
-  const int ends = by_rank ? shape_.ranks() : shape_.devices;
-  const auto end_of = [&](int device) { return by_rank ? shape_.rank_of(device) : device; };
+  const Ends all = exchange_ends();
+  const auto ends = static_cast<int>(std::ssize(all.node));
+  const auto end_of = [&](int device) { return all.of_device[static_cast<size_t>(device)]; };
   std::vector<int32_t> attends;
   for (int64_t b = 0; b < shape_.microbatches; ++b)
     attends.push_back(end_of(shape_.attending(0, b)));
-  std::vector<double> rates(static_cast<size_t>(ends), link_.bytes_per_s);
-  for (int rank = 0; by_rank && rank < ends; ++rank) {
-    const double own_gb_s = ranks_[static_cast<size_t>(rank)].sheet->network.gb_s;
-    if (own_gb_s > 0) rates[static_cast<size_t>(rank)] = own_gb_s * kGiga;
-  }
   SendingOrder in_order(static_cast<size_t>(ends), std::vector<int>(static_cast<size_t>(ends)));
   for (std::vector<int>& receivers : in_order) std::iota(receivers.begin(), receivers.end(), 0);
   const auto row = static_cast<double>(shape_.hidden_size * shape_.dtype_bytes);
@@ -261,17 +276,18 @@ Status RoutedRun::time_exchanges(const RoutedStep& step) {
       for (int phase = 0; phase < (shape_.training ? 2 : 1); ++phase) {
         SquareMatrix<double> bytes(ends);
         for (int i = 0; i < ends; ++i) {
-          for (int j = 0; j < ends; ++j) bytes.at(i, j) = i == j ? 0 : way.at(i, j) * of_row[phase];
+          for (int j = 0; j < ends; ++j) {
+            const auto node = [&](int end) { return all.node[static_cast<size_t>(end)]; };
+            bytes.at(i, j) = node(i) == node(j) ? 0 : way.at(i, j) * of_row[phase];
+          }
         }
-        ASSIGN_OR_RETURN(const double flat, queued_seconds(bytes, rates, in_order));
+        ASSIGN_OR_RETURN(const double flat, queued_seconds(bytes, all.rates, in_order));
         ASSIGN_OR_RETURN(const double shortest,
-                         queued_seconds(bytes, rates, shortest_first(bytes)));
-        ASSIGN_OR_RETURN(const SquareMatrix<double> seconds, link_seconds(bytes, rates));
-        ASSIGN_OR_RETURN(const auto rounds, transmission_order(seconds));
+                         queued_seconds(bytes, all.rates, shortest_first(bytes)));
+        ASSIGN_OR_RETURN(const SquareMatrix<double> seconds, link_seconds(bytes, all.rates));
         times.in_order_s += flat / steps;
         times.shortest_first_s += shortest / steps;
-        times.rounds_s += order_duration(rounds) / steps;
-        times.rounds += std::ssize(rounds);
+        times.rounds_s += line_bound(seconds) / steps;
       }
     }
   }
@@ -294,7 +310,6 @@ Result<RoutedForecast> RoutedRun::forecast() {
   RETURN_IF_ERROR(add("swaps with any device", by_swaps(SwapPartner::kAny)));
   RETURN_IF_ERROR(add("longest first", longest_first()));
   for (const RoutedStep* step : tried_) RETURN_IF_ERROR(time_exchanges(*step));
-  forecast_.exchange.rounds /= std::ssize(tried_);
   return std::move(forecast_);
 }
 

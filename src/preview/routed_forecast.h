@@ -28,16 +28,17 @@ struct RoutedHomes {
 };
 
 // All-to-alls of a step under the run's own homes, one layer after the other, if nothing else held
-// up the ends: devices or, with several ranks, ranks. Each sends what it has for the others one
-// behind the other, and ends that send to the same one share it. Rows that guests compute stay
-// where they are (plan/step/expert_seats.h), and weights go without an order.
+// up the ends: devices or, with several ranks, network cards, of which each GPU has its own and the
+// CPU devices of a rank share one. Each sends what it has for the others one behind the other, and
+// ends that send to the same one share it. Rows that guests compute stay where they are
+// (plan/step/expert_seats.h), weights go without an order, and of several ranks what stays within
+// one takes no time.
 struct RoutedExchange {
   double in_order_s = 0;  // by the numbers of the receivers, as with parallel.exchange = flat
   double shortest_first_s = 0;
-  // In Aurora's rounds, which no order with one partner at a time beats
-  // (plan/rounds/transmission_order.h), and how many a step has.
+  // In Aurora's rounds, which meet the bound of all orders with one partner at a time
+  // (plan/rounds/transmission_order.h).
   double rounds_s = 0;
-  int64_t rounds = 0;
 };
 
 struct RoutedForecast {
@@ -55,7 +56,7 @@ struct RoutedForecast {
 // How fast the links are that rows and moved experts take.
 struct RoutedLink {
   Cost network;            // of a transfer between ranks, by byte; none: one rank
-  // The rate of the link of a device or, with several ranks, of a rank, each way. Orders of
+  // The rate of the link of a device or, with several ranks, of a network card, each way. Orders of
   // all-to-alls go by a rank's own, where its sheet has one.
   double bytes_per_s = 0;
 };

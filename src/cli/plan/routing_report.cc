@@ -41,11 +41,11 @@ std::string routing_text(const RoutedForecast& routed) {
   }
   const RoutedExchange& exchange = routed.exchange;
   return text + strf(
-                    "          all-to-alls of a step: %s in order, %s shortest first, %s in %lld "
+                    "          all-to-alls of a step: %s in order, %s shortest first, %s in "
                     "rounds, the least\n",
                     seconds_text(exchange.in_order_s).c_str(),
                     seconds_text(exchange.shortest_first_s).c_str(),
-                    seconds_text(exchange.rounds_s).c_str(), (long long)exchange.rounds);
+                    seconds_text(exchange.rounds_s).c_str());
 }
 
 Json routing_json(const RoutedForecast& routed) {
@@ -55,8 +55,7 @@ Json routing_json(const RoutedForecast& routed) {
                {"exchange",
                 {{"in_order_s", routed.exchange.in_order_s},
                  {"shortest_first_s", routed.exchange.shortest_first_s},
-                 {"rounds_s", routed.exchange.rounds_s},
-                 {"rounds", routed.exchange.rounds}}}};
+                 {"rounds_s", routed.exchange.rounds_s}}}};
   for (const RoutedHomes& homes : routed.homes) {
     json["homes"].push_back({{"name", homes.name},
                              {"imbalance", homes.imbalance},
