@@ -19,8 +19,8 @@
 #include "preview/equal_copies.h"
 #include "preview/layout_choice.h"
 #include "preview/layout_search.h"
-#include "preview/model_centric_choice.h"
 #include "preview/rank_order.h"
+#include "preview/sharing_choice.h"
 #include "preview/this_machine.h"
 
 namespace pagoda {
@@ -305,7 +305,7 @@ Status PlanCommand::search_cluster(const ModelSizes& model) {
   if (own.ok()) {
     report.few_layers = own->few_layers;
     report.ranks = std::move(own->forecast);
-    report.model_centric = recommend_model_centric(model, *configs, where, kSearchPlan);
+    report.sharing = recommend_sharing(model, *configs, where, kSearchPlan);
   } else {
     report.no_ranks = own.status().message();
   }
@@ -336,7 +336,7 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
     report.advice = advise(model, config_, machine, many ? kSearchPlan : kCoarsePlan);
     RunConfig own = config_;
     own.total_devices = devices_of_nodes(own, alone);
-    report.model_centric = recommend_model_centric(model, {&own, 1}, alone, kSearchPlan);
+    report.sharing = recommend_sharing(model, {&own, 1}, alone, kSearchPlan);
   } else {
     report.fitting = fitting_changes(model, config_, machine);
   }

@@ -138,7 +138,7 @@ std::string devices_text(const PlanReport& r) {
   if (r.sheet.gpu() && listed.ok() && listed->empty()) {
     text += line_of("", strf("to run so: train.devices = \"cuda*%zu\"", devices.size()));
   }
-  if (r.model_centric) text += line_of("", r.model_centric->text());
+  for (const SharingChoice& choice : r.sharing) text += line_of("", choice.text());
   const PlanAdvice& advice = r.advice;
   if (advice.assignments == 0) return text;
   return text +
@@ -266,10 +266,14 @@ Json step_json(const PlanReport& r) {
 
 }  // namespace
 
-Json model_centric_json(const ModelCentricChoice& choice) {
-  return {{"parallel.hidden_shares", choice.hidden_shares},
-          {"step_s", choice.step_s},
-          {"gain", choice.gain}};
+Json sharing_json(const std::vector<SharingChoice>& choices) {
+  Json json;
+  for (const SharingChoice& choice : choices) {
+    Json of_choice = {{"step_s", choice.step_s}, {"gain", choice.gain}};
+    for (const auto& [key, value] : choice.settings) of_choice["settings"][key] = value;
+    json.push_back(std::move(of_choice));
+  }
+  return json;
 }
 
 std::string grouped_digits(int64_t count) {
@@ -323,7 +327,7 @@ std::string PlanReport::json() const {
   if (!plan.step) return json.dump();
   json["step"] = step_json(*this);
   if (routed) json["routing"] = routing_json(*routed);
-  if (model_centric) json["model_centric"] = model_centric_json(*model_centric);
+  if (!sharing.empty()) json["sharing"] = sharing_json(sharing);
   if (plan.written_bytes() > 0 && sheet.disk.tbw > 0)
     json["drive_life_tokens"] = life_tokens(*this);
   if (total_tokens > 0) {

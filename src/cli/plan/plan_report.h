@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "model/json_type.h"
-#include "preview/model_centric_choice.h"
 #include "preview/plan_changes.h"
 #include "preview/routed_forecast.h"
+#include "preview/sharing_choice.h"
 
 namespace pagoda {
 
@@ -21,13 +21,13 @@ struct PlanReport {
   PlanAdvice advice;
   std::vector<PlanChange> fitting;
   std::optional<RoutedForecast> routed = {};  // --routing
-  std::optional<ModelCentricChoice> model_centric = {};
+  std::vector<SharingChoice> sharing = {};
 
   std::string text() const;  // ends in a newline
   std::string json() const;
 };
 
-Json model_centric_json(const ModelCentricChoice& choice);
+Json sharing_json(const std::vector<SharingChoice>& choices);
 // "30,532,122,624".
 std::string grouped_digits(int64_t count);
 // Rounds to four digits: "674.9", "15,920", "788,300,000".

@@ -106,6 +106,12 @@ std::string ranks_text(const RanksForecast& run) {
   return text;
 }
 
+std::string sharing_text(const SearchReport& r) {
+  std::string text;
+  for (const SharingChoice& choice : r.sharing) text += "          " + choice.text() + "\n";
+  return text;
+}
+
 std::string as_train_text(const SearchReport& r) {
   if (!r.no_ranks.empty()) return "as train  " + r.no_ranks + "\n";
   if (!r.ranks) return "";
@@ -116,7 +122,7 @@ std::string as_train_text(const SearchReport& r) {
              seconds_text(run.step.step_s()).c_str(), rate_text(run.tokens_per_s()).c_str(),
              100 * run.mfu(), resource_name(run.step.bottleneck()),
              r.few_layers ? "; by a few layers" : "") +
-         ranks_text(run) + (r.model_centric ? "          " + r.model_centric->text() + "\n" : "");
+         ranks_text(run) + sharing_text(r);
 }
 
 // What is planned of a cluster that is more than a run.
@@ -324,7 +330,7 @@ std::string SearchReport::json() const {
   }
   if (copies) json["copies"] = copies_json(*copies);
   if (ranks) json["as_train"] = ranks_json(*ranks);
-  if (model_centric) json["as_train"]["model_centric"] = model_centric_json(*model_centric);
+  if (!sharing.empty()) json["as_train"]["sharing"] = sharing_json(sharing);
   if (routed) json["as_train"]["routing"] = routing_json(*routed);
   if (!no_ranks.empty()) json["as_train"] = {{"why", no_ranks}};
   if (best_layout) {

@@ -10,10 +10,10 @@
 #include "preview/equal_copies.h"
 #include "preview/layout_search.h"
 #include "preview/layout_ways.h"
-#include "preview/model_centric_choice.h"
 #include "preview/routed_forecast.h"
 #include "preview/run_forecast.h"
 #include "preview/settings_search.h"
+#include "preview/sharing_choice.h"
 
 namespace pagoda {
 
@@ -31,7 +31,7 @@ struct SearchReport {
   std::optional<RanksForecast> ranks = {};
   bool few_layers = false;  // a step of few layers was simulated in place of all
   std::string no_ranks = {};
-  std::optional<ModelCentricChoice> model_centric = {};  // the same run's
+  std::vector<SharingChoice> sharing = {};    // the same run's
   LayoutSearch layouts = {};                  // of the same run
   std::vector<LayoutWay> ways = {};           // layout_ways() of those
   bool best_layout = false;                   // the first layout is what is planned
