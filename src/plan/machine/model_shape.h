@@ -1,7 +1,7 @@
-// The sizes of an architecture that planning needs, for more families than are trained: grouped
-// query attention and multi-head latent attention (DeepSeek-V2 section 2.1), dense layers among
-// those with experts, experts that every token visits, and biases. The exact numbers of parameters
-// follow from them. Pure.
+// The sizes of an architecture that planning needs, whatever its family: grouped query attention
+// and multi-head latent attention (DeepSeek-V2 section 2.1), dense layers among those with experts,
+// experts that every token visits, and biases. The exact numbers of parameters follow from them.
+// Pure.
 #pragma once
 
 #include <algorithm>
