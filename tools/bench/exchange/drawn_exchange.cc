@@ -98,6 +98,24 @@ void TimedOrders::print(const char* counts, int64_t mean) const {
   std::fflush(stdout);
 }
 
+void LargeParcels::note(int64_t mean, const TimedOrders& timed) {
+  if (mean < kMiB) return;
+  const double rounds_s = timed.order_s(ParcelOrder::kRounds);
+  rounds_.push_back(rounds_s / timed.bound_s());
+  shortest_.push_back(timed.order_s(ParcelOrder::kShortest) / rounds_s);
+}
+
+void LargeParcels::print() const {
+  constexpr double kMost = 1.10;
+  if (rounds_.empty()) return;
+  const double most = std::ranges::max(rounds_);
+  std::printf(
+      "  parcels of 1 MiB and more: rounds take %.2f to %.2f x the bound, %s (<= %.2f); shortest "
+      "first takes %.2f to %.2f x as long as rounds\n",
+      std::ranges::min(rounds_), most, most <= kMost ? "held" : "NOT HELD", kMost,
+      std::ranges::min(shortest_), std::ranges::max(shortest_));
+}
+
 void TimedOrders::print_heading(const char* simulated) {
   std::printf("  counts    parcel      bound");
   for (const auto& [order, name] : kParcelOrders) std::printf("  %15s", name);

@@ -56,8 +56,20 @@ struct TimedOrders {
 
   double bound_s() const { return executed_s.front(); }
   double order_s(size_t i) const { return executed_s[i + 1]; }
+  double order_s(ParcelOrder order) const { return order_s(static_cast<size_t>(order)); }
   void print(const char* counts, int64_t mean) const;
   static void print_heading(const char* simulated);
+};
+
+// What rounds of large parcels took over the bound, which is to be 1.10 at most, and shortest first
+// over rounds (Aurora's Figure 11a has up to 1.38).
+class LargeParcels {
+ public:
+  void note(int64_t mean, const TimedOrders& timed);
+  void print() const;  // nothing where there were none
+
+ private:
+  std::vector<double> rounds_, shortest_;
 };
 
 }  // namespace pagoda

@@ -10,8 +10,9 @@
 // for it. The bound is raced in the same round: one message, from a node to another, with all bytes
 // that the busiest card has to send or to take. Nothing is subtracted.
 //
-// Prints medians over N rounds (3), and how many bytes went between processes. It fails if these
-// are not as many as the counts say. --tiny shows in seconds that the program works.
+// Prints medians over N rounds (3), what rounds of large parcels take over the bound, and how many
+// bytes went between processes. It fails if these are not as many as the counts say. --tiny shows
+// in seconds that the program works.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -143,6 +144,7 @@ Status run_tables(const Settings& settings) {
   const RoutingTrace trace = golden_routing();
   Nodes nodes(*all);
   const bool prints = all->rank() == 0;
+  LargeParcels large;
   if (prints) TimedOrders::print_heading("");
   for (const auto& [counts, name] : kExchangeCounts) {
     if (!settings.counts.empty() && settings.counts != name) continue;
@@ -151,8 +153,10 @@ Status run_tables(const Settings& settings) {
       if (settings.tiny && mean > 16 * kKiB) break;
       const TimedOrders timed = nodes.race(parcel_bytes(shares, mean), settings.rounds);
       if (prints) timed.print(name, mean);
+      large.note(mean, timed);
     }
   }
+  if (prints) large.print();
   if (prints) std::printf("sent %lld bytes between processes\n", (long long)nodes.sent_bytes());
   return all->leave();
 }

@@ -10,7 +10,8 @@
 // raced in the same round: one message with all bytes that the busiest card has to send or to take.
 // Nothing is subtracted. Beside flat, HALO and rounds stands what the simulator has for the same
 // legs (tools/bench/exchange/simulated_exchange.h), and at the end at which sizes HALO takes less
-// than flat, executed and simulated. Nodes of 8 devices, 2 to 64 of them, are simulated only.
+// than flat, executed and simulated, and what rounds of large parcels take over the bound. Nodes of
+// 8 devices, 2 to 64 of them, are simulated only.
 //
 // Then 8 nodes of one device, half or a quarter of which have a card that is 4 times as fast, over
 // SlowLink's cards: flat; rounds as if all were equally fast; rounds by rates, with one partner at
@@ -88,8 +89,8 @@ struct Crossover {
     const auto text = [](const std::string& sizes) {
       return sizes.empty() ? "no size" : sizes.c_str();
     };
-    std::printf("  %s: HALO takes less than flat at %s; simulated at %s\n", counts, text(executed),
-                text(simulated));
+    std::printf("  %s: HALO takes less than flat at %s; simulated at %s: %s\n", counts,
+                text(executed), text(simulated), executed == simulated ? "held" : "NOT HELD");
   }
 };
 
@@ -123,12 +124,14 @@ void table(const CardNetwork& network, const RoutingTrace& trace, int rounds, bo
               1e-9 * network.within_bytes_per_s, 1e-9 * network.between_bytes_per_s);
   TimedOrders::print_heading("   simulated: flat, halo, rounds");
   std::map<ExchangeCounts, Crossover> crossovers;
+  LargeParcels large;
   for (const auto& [counts, name] : kExchangeCounts) {
     const SquareMatrix<double> parts = drawn_shares(counts, network.devices(), trace);
     for (const int64_t mean : kParcelSizes) {
       if (tiny && mean > 16 * kKiB) break;
       const TimedOrders timed = race(network, parcel_bytes(parts, mean), rounds);
       timed.print(name, mean);
+      large.note(mean, timed);
       for (size_t i = 0; i < kSimulated; ++i) {
         errors.push_back(std::abs(timed.simulated_s[i] / timed.order_s(i) - 1));
       }
@@ -138,6 +141,7 @@ void table(const CardNetwork& network, const RoutingTrace& trace, int rounds, bo
     }
   }
   for (const auto& [counts, name] : kExchangeCounts) crossovers[counts].print(name);
+  large.print();
 }
 
 enum class Rows { kEven, kByRate, kToFast };
