@@ -16,8 +16,8 @@
 //
 // --slowed: moving tokens and rows within a process, by parallel.shares = "measured". One of two
 // devices becomes three times as slow in the middle of a run, as by others' load: it is to have
-// within 10 % of the share that is even then at most five steps later. It fails if the losses are
-// not those of a run in which no device becomes slower.
+// within 10 % of the share that is even then at most five steps later. It fails if losses, weights
+// or states are not those of a run in which no device becomes slower.
 //
 // --tiny tries the program on a model of no size. Each process has a folder of its own under
 // TMPDIR.
@@ -329,7 +329,11 @@ constexpr double kEvenBefore = 1.0 / 2, kEvenAfter = 1.0 / 4;
 // What the device that becomes slower has of a step.
 struct SlowedStep {
   double tokens = 0, rows = 0;  // of all that are attended to, and of experts
-  double step_s = 0, loss = 0;
+  double step_s = 0;
+};
+struct SlowedRun {
+  std::vector<SlowedStep> steps;
+  std::string sha256;  // of losses, weights and states
 };
 
 // The second of two devices' part of what both have; `of_device` takes turns with them.
@@ -340,25 +344,25 @@ double part_of_second(const std::vector<int64_t>& of_device) {
 }
 
 // Behind step `slowed_at` the second device becomes slower.
-Result<std::vector<SlowedStep>> run_slowed(const RunConfig& config, const Settings& settings,
-                                           int64_t slowed_at) {
+Result<SlowedRun> run_slowed(const RunConfig& config, const Settings& settings, int64_t slowed_at) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Storage> storage,
                    open_storage(IoKind::kThreads, config.train.output_dir));
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                    Trainer::start(config, false, storage.get()));
-  std::vector<SlowedStep> steps;
+  SlowedRun outcome;
+  std::vector<double> losses;
   while (trainer->steps_done() < settings.slowed_steps) {
     Executor& executor = trainer->session().executor();
     const RunShape& shape = trainer->session().shape();
     CHECK(shape.devices == 2 && !shape.seat_speeds.empty(), "experts would stay where they are");
     if (trainer->steps_done() >= slowed_at) executor.throttle(1, {kSlowed, kSlowed});
-    SlowedStep& step = steps.emplace_back();
+    SlowedStep& step = outcome.steps.emplace_back();
     step.tokens = part_of_second(attended_tokens(shape, shape.shard_device));
     std::vector<int64_t> rows = executor.expert_rows();
     const int64_t began_us = monotonic_us();
     ASSIGN_OR_RETURN(const StepResult result, trainer->step());
     step.step_s = 1e-6 * static_cast<double>(monotonic_us() - began_us);
-    step.loss = result.loss;
+    losses.push_back(result.loss);
     for (size_t i = 0; i < rows.size(); ++i) rows[i] = executor.expert_rows()[i] - rows[i];
     step.rows = part_of_second(rows);
     ASSIGN_OR_RETURN(const bool pays, trainer->measure_shares());
@@ -366,7 +370,8 @@ Result<std::vector<SlowedStep>> run_slowed(const RunConfig& config, const Settin
     RETURN_IF_ERROR(trainer->save());
     RETURN_IF_ERROR(trainer->deal_again());
   }
-  return steps;
+  outcome.sha256 = outcome_hash(*trainer, losses);
+  return outcome;
 }
 
 void print_slowed(const Settings& settings, const std::vector<SlowedStep>& steps) {
@@ -418,19 +423,20 @@ Status study_slowed(const Settings& settings) {
       kSpeed, (long long)settings.layers, (long long)settings.experts, (long long)settings.hidden,
       (long long)settings.ffn, (long long)tiny.config().train.tokens_per_step,
       (long long)settings.shards, (long long)settings.slowed_at, kSlowed);
-  ASSIGN_OR_RETURN(const std::vector<SlowedStep> alike,
+  ASSIGN_OR_RETURN(const SlowedRun alike,
                    run_slowed(tiny.config(), settings, settings.slowed_steps));
   tiny.new_run();
-  ASSIGN_OR_RETURN(const std::vector<SlowedStep> slowed,
-                   run_slowed(tiny.config(), settings, settings.slowed_at));
-  print_slowed(settings, slowed);
-  for (size_t i = 0; i < slowed.size(); ++i) {
-    if (slowed[i].loss == alike[i].loss) continue;
-    return Status(Exit::kInternal, strf("step %zu has another loss than in the run in which no "
-                                        "device becomes slower",
-                                        i + 1));
+  ASSIGN_OR_RETURN(const SlowedRun slowed, run_slowed(tiny.config(), settings, settings.slowed_at));
+  print_slowed(settings, slowed.steps);
+  if (slowed.sha256 != alike.sha256) {
+    return Status(Exit::kInternal,
+                  "its losses, weights or states are not those of a run in which "
+                  "no device becomes slower");
   }
-  std::printf("  its losses are those of a run in which no device becomes slower\n");
+  std::printf(
+      "  its losses, weights and states are those of a run in which no device becomes "
+      "slower (%s)\n",
+      slowed.sha256.c_str());
   return Status();
 }
 
