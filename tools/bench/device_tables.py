@@ -17,8 +17,8 @@ FOLDER keeps the metrics.jsonl of every run.
            device is r times as fast as the other
   seats    experts at home, `expert % devices`, against seats by their rows in each step, and homes
            that moved behind the first steps (ES-MoE's Figure 6 and Table 6): rows of the busiest
-           device over the mean, the least that this can be since an expert has one seat, and busy
-           share of devices
+           device over the mean, the least that this can be since an expert has one seat, busy
+           share of devices, and how many experts moved
 
   ranks    one, two and four processes of a device each on the same run file, under mpirun
   weak     as many, with experts and tokens that grow with them (Piper's Figure 14), and what the
@@ -204,11 +204,15 @@ def seats(bench, scale):
                 f"{race.share(place, 'imbalance'):.3f}",
                 f"{100 * statistics.mean(busy_share(race, place)):.0f}",
                 spread(race.seconds(place)))]
+            moved = statistics.median_low(sum(move["experts"] for move in run.moves)
+                                          for run in race.runs["moved"])
             rows.append([count, experts, f"{least:.3f}"] + cells +
-                        [f"{race.ratio('step', 'home'):.3f}", f"{race.ratio('moved', 'home'):.3f}"])
+                        [moved, f"{race.ratio('step', 'home'):.3f}",
+                         f"{race.ratio('moved', 'home'):.3f}"])
     print("Seats: rows of the busiest device over the mean, and busy share of the devices")
     print_rows(["devices", "experts", "least", "home", "busy %", "s/step", "by step", "busy %",
-                "s/step", "moved", "busy %", "s/step", "by step/home", "moved/home"], rows)
+                "s/step", "moved", "busy %", "s/step", "experts moved", "by step/home",
+                "moved/home"], rows)
 
 
 def of_ranks(race, name, field):
