@@ -52,9 +52,18 @@ inline int64_t gradient_scratch_bytes(int64_t elements) {
   return align_up(std::max<int64_t>(div_ceil(elements, kPiece), 1) * 8, kScratchAlign);
 }
 
+// What index_rows takes: the first row of each expert, and its counts in the chunks of choices.
+inline int64_t index_scratch_bytes(const OpSizes& sizes) {
+  constexpr int64_t kChunk = 256;  // choices
+  const int64_t chunks = div_ceil(sizes.tokens * sizes.experts_per_token, kChunk);
+  const auto room = [&](int64_t lists) {
+    return align_up(std::max<int64_t>(lists * sizes.num_experts, 1) * 4, kScratchAlign);
+  };
+  return room(1) + room(chunks);
+}
+
 // The most that one op of kernels/ops.h, or gpu_adam, takes in calls of `sizes`.
 inline int64_t gpu_scratch_bytes(const OpSizes& sizes) {
-  constexpr int64_t kChunk = 256;  // choices
   const auto room = [](int64_t count, int64_t bytes) {
     return align_up(std::max<int64_t>(count, 1) * bytes, kScratchAlign);
   };
@@ -62,7 +71,6 @@ inline int64_t gpu_scratch_bytes(const OpSizes& sizes) {
   const int64_t by_library = library_attention_is_preferred()
                                  ? library_attention_bytes(t, sizes.heads, sizes.head_dim) : 0;
   const int64_t blocks = div_ceil(t, kRowBlock);
-  const int64_t chunks = div_ceil(t * sizes.experts_per_token, kChunk);
   return std::max({
       by_library,                                                   // attention
       library_experts_are_preferred() ? kLibraryProductsBytes : 0,  // products of experts
@@ -71,9 +79,9 @@ inline int64_t gpu_scratch_bytes(const OpSizes& sizes) {
                                                // a head; tiles, of a row at least
       room(blocks * e, 4) + room(blocks * e, 8) + room(t, 4),  // route: totals of blocks, sums of
                                                                // scores
-      room(e, 4) + room(chunks * e, 4),                        // index_rows: counts of chunks
-      gradient_scratch_bytes(sizes.gradient_elements), room(t, 8),  // cross_entropy: losses of rows
-      room(sizes.spans, 16),                                        // gpu_adam
+      index_scratch_bytes(sizes), gradient_scratch_bytes(sizes.gradient_elements),
+      room(t, 8),             // cross_entropy: losses of rows
+      room(sizes.spans, 16),  // gpu_adam
   });
 }
 

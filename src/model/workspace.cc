@@ -179,6 +179,9 @@ void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const Wo
   rows = arena.take<int32_t>(n * k * model.parts.count());
   choices = arena.take<int32_t>(n * k * model.parts.count());
   scale = arena.take<float>(size.group_rows());
+  const bool sorts_beside = size.on_gpu && !size.shard_device.empty();
+  index_scratch_bytes = sorts_beside ? pagoda::index_scratch_bytes(op_sizes(model, size)) : 0;
+  index_scratch = arena.take<std::byte>(index_scratch_bytes);
   counts = arena.take<int32_t>(m * e);
   prob_sums = arena.take<double>(m * e);
   if (size.z_loss) {

@@ -164,6 +164,10 @@ struct Workspace {
   int32_t* rows = nullptr;       // (N k) re-index vector, tokens counted from their microbatch's
   int32_t* choices = nullptr;    // (N k) the choice of each row, counted like rows
   float* scale = nullptr;        // (R)
+  // (index_scratch_bytes) the scratch of the stream in which rows are sorted beside the
+  // computation, on one of several GPUs
+  std::byte* index_scratch = nullptr;
+  int64_t index_scratch_bytes = 0;
   int32_t* counts = nullptr;     // (M, E)
   double* prob_sums = nullptr;   // (M, E)
   float* log_sums = nullptr;     // (N) Ops::log_sums, with z_loss

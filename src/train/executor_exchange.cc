@@ -15,6 +15,8 @@ void Executor::make_lanes() {
       lanes[static_cast<size_t>(lane)] = setup_.devices[d]->make_stream(name, WorkKind::kLink);
     };
     add(Lane::kOut, strf("out %zu", d));
+    lanes[static_cast<size_t>(Lane::kOut)]->use_scratch(
+        {steps_[d].index_scratch, static_cast<size_t>(steps_[d].index_scratch_bytes)});
     add(Lane::kIn, strf("in %zu", d));
     for (int n = 1; n < setup_.shape->in_lanes(setup_.shape->rank); ++n) {
       add(in_lane(n), strf("in %zu lane %d", d, n));

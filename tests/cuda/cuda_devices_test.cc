@@ -110,24 +110,33 @@ TEST_F(CudaDevices, AreThoseThatAreNamed) {
   }
 }
 
-// The kernels of GPUs, emulated: two leave the bits that one leaves.
+// The kernels of GPUs, emulated: two leave the bits that one leaves, whether rows travel between
+// them, or weights and sums of gradients. Streams beside the one that computes have scratch for
+// what their kernels take.
 TEST_F(CudaDevices, OwnKernelsLeaveTheBitsOfOneGpu) {
   if (!kEmulates) GTEST_SKIP() << "SKIPPED: kernels are not emulated under a sanitizer";
   fake_cuda::emulate_kernels(true);
-  run_.config().train.steps = run_.config().train.save_steps = 2;
-  std::string expected;
-  for (const int64_t gpus : {1, 2}) {
-    run_.new_run();
-    run_.config().train.devices = cudas(gpus);
-    run_.config().memory.device = run_.config().memory.host = MemorySize::of_bytes(64 * kMiB);
-    if (gpus > 1) run_.use_minimum_budgets();
-    const Outcome result = outcome(30);
-    ASSERT_TRUE(result.status.ok()) << result.status.message();
-    if (gpus == 1) {
-      expected = result.sha256;
-      expect_in_place(result.row_bytes, true, false);
+  RunConfig& config = run_.config();
+  config.train.steps = config.train.save_steps = 2;
+  config.train.micro_batch_tokens = 32;  // four a step
+  for (const Sharing sharing : {Sharing::kRows, Sharing::kData}) {
+    SCOPED_TRACE(sharing == Sharing::kRows ? "rows" : "weights");
+    config.train.expert_shards = sharing == Sharing::kRows ? 1 : 4;
+    config.parallel.sharing = sharing;
+    std::string expected;
+    for (const int64_t gpus : {1, 2}) {
+      run_.new_run();
+      config.train.devices = cudas(gpus);
+      config.memory.device = config.memory.host = MemorySize::of_bytes(64 * kMiB);
+      if (gpus > 1) run_.use_minimum_budgets();
+      const Outcome result = outcome(30);
+      ASSERT_TRUE(result.status.ok()) << result.status.message();
+      if (gpus == 1) {
+        expected = result.sha256;
+        expect_in_place(result.row_bytes, true, false);
+      }
+      EXPECT_EQ(result.sha256, expected);
     }
-    EXPECT_EQ(result.sha256, expected);
   }
   fake_cuda::emulate_kernels(false);
 }

@@ -48,7 +48,8 @@ void fail_next_copy(cudaError_t error);
 void slow_down(uint32_t seed, int most_us);
 
 // Kernels of sessions that start now are the GPU's, emulated
-// (kernels/cuda/machine/machine_emulated.h), and not the CPU's.
+// (kernels/cuda/machine/machine_emulated.h), and not the CPU's. They take memory of their streams
+// alone.
 void emulate_kernels(bool emulated);
 
 // Until it is called again with false, reading and writing device memory is for copies alone;

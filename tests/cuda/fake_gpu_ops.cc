@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cuda/adam.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/machine/machine_emulated.h"
 #include "kernels/gpu_adam.h"
 #include "kernels/gpu_ops.h"
 #include "tests/cuda/fake_cuda.h"
@@ -17,7 +18,10 @@ bool emulated_now = false;
 
 }  // namespace
 
-void fake_cuda::emulate_kernels(bool emulated) { emulated_now = emulated; }
+void fake_cuda::emulate_kernels(bool emulated) {
+  emulated_now = emulated;
+  emulated::take_heap(!emulated);
+}
 
 std::string gpu_ops_architectures() { return "75,80"; }
 std::string gpu_ops_build() { return "made up"; }

@@ -169,7 +169,7 @@ Emulator& emulator() {
 
 void Emulator::fiber_main() { emulator().begin_fiber(); }
 
-bool backwards_now = false;
+bool backwards_now = false, heap_now = true;
 
 float of_bf16(uint16_t bits) { return to_float(bf16{bits}); }
 
@@ -323,16 +323,19 @@ void run_blocks(int64_t blocks, int threads, int shared_bytes,
 
 void run_backwards(bool backwards) { backwards_now = backwards; }
 
+void take_heap(bool allowed) { heap_now = allowed; }
+
+bool Queue::takes_heap() const { return heap_now && stream_.scratch().empty(); }
+
 void* Queue::allocate(int64_t bytes) {
-  void* memory = stream_.scratch().empty() ? std::malloc(static_cast<size_t>(bytes))
-                                           : scratch_.take(bytes);
+  void* memory = takes_heap() ? std::malloc(static_cast<size_t>(bytes)) : scratch_.take(bytes);
   CHECK(memory != nullptr, "out of memory");
   stream_.enqueue([=] { std::memset(memory, 0xff, static_cast<size_t>(bytes)); });
   return memory;
 }
 
 void Queue::release(void* memory) {
-  if (stream_.scratch().empty()) stream_.enqueue([memory] { std::free(memory); });
+  if (takes_heap()) stream_.enqueue([memory] { std::free(memory); });
 }
 
 }  // namespace pagoda::emulated

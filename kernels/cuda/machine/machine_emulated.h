@@ -91,6 +91,10 @@ void run_blocks(int64_t blocks, int threads, int shared_bytes,
                 const std::function<void()>& kernel);
 void run_backwards(bool backwards);
 
+// Whether ops on a stream without scratch take the host's heap, as they do at first. Else such an
+// op that wants memory is a failed CHECK, as on a GPU.
+void take_heap(bool allowed);
+
 class Queue {
  public:
   Queue(Stream& s, const char* op) : stream_(s), scratch_(s, op) {}
@@ -100,8 +104,7 @@ class Queue {
       run_blocks(blocks, Kernel::kThreads, Kernel::kSharedBytes, [&kernel] { kernel(); });
     });
   }
-  // The memory begins as NaN. For a stream without scratch it comes from the host's heap.
-  void* allocate(int64_t bytes);
+  void* allocate(int64_t bytes);  // the memory begins as NaN
   void release(void* memory);
   void zero(void* memory, int64_t bytes) {
     stream_.enqueue([=] {
@@ -110,6 +113,8 @@ class Queue {
   }
 
  private:
+  bool takes_heap() const;
+
   Stream& stream_;
   OpScratch scratch_;
 };
