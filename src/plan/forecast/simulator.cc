@@ -402,7 +402,7 @@ void Simulator::learn(const StepPiece& piece) {
   add(rank_->issuing, Timeline::kNone, 0, rank_->profile.wake_up_s, learnt);
 }
 
-// Ranks tell each other what a step gave.
+// A step ends when all lanes have, as in a run. Ranks tell each other what it gave.
 void Simulator::end_step() {
   std::vector<Work> after, told;
   double network_s = 0;
@@ -410,7 +410,9 @@ void Simulator::end_step() {
     after.push_back(timeline_.last(rank.optimizer));
     network_s = std::max(network_s, rank.profile.network.fixed_s);
   }
-  for (const Device& device : devices_) after.push_back(timeline_.last(device.lanes[0]));
+  for (const Device& device : devices_) {
+    for (const int lane : device.lanes) after.push_back(timeline_.last(lane));
+  }
   if (ranks_.size() > 1) {
     for (const Rank& rank : ranks_) after.push_back(timeline_.last(rank.issuing));
     after = {timeline_.add(Timeline::kNone, Timeline::kNone, 0, network_s, after)};

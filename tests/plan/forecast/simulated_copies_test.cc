@@ -53,7 +53,8 @@ double step_s(const RunShape& shape) {
     return LayerRouting(static_cast<size_t>(of.count), std::vector<int64_t>(kExperts, kRows));
   };
   walk(schedule, routing, [&](const StepPiece& piece) { simulator.run(piece); });
-  return simulator.finish().makespan_s;
+  simulator.end_step();
+  return simulator.finish().step_s.front();
 }
 
 // Each wave has an expert on both devices, whose sum travels while the next ones are computed:
