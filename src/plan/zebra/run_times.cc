@@ -152,7 +152,7 @@ double RunTimes::dense_sum_s(int64_t record) const {
   if (!dense.trains()) return 0;
   const auto elements = static_cast<double>(dense.num_elements);
   const double bytes = elements * sizeof(float);
-  const int stage = shape_.stages.of_device(dense.device);
+  const int stage = shape_.stage_of_record(record);
   const SumPlan plan = plan_sums(shape_.sums, shape_.shards_of(stage), shape_.microbatches,
                                  dense.device, shape_.rounds() > 1);
   std::map<int, double> at_s;  // [device]
@@ -172,23 +172,21 @@ double RunTimes::dense_sum_s(int64_t record) const {
 // What the busiest device that does not attend takes to finish the gradients of its experts of a
 // layer. Each copy but the one with the home sends its sum once, and the home adds it.
 double RunTimes::experts_sum_s(int64_t layer) const {
-  const auto copies = static_cast<double>(shape_.copies.count);
   std::vector<double> sums_s(static_cast<size_t>(shape_.devices), 0);
   for (int64_t e = 0; e < shape_.num_experts; ++e) {
     const int64_t record = shape_.expert(layer, e);
     const RecordShape& expert = shape_.records[static_cast<size_t>(record)];
     if (!expert.trains()) continue;
     const auto elements = static_cast<double>(expert.num_elements);
-    const double bytes = elements * sizeof(float);
+    const int home = expert.device;
+    double& of_home = sums_s[static_cast<size_t>(home)];
     for (int copy = 0; copy < shape_.copies.count; ++copy) {
       const int seat = shape_.seat_of(record, copy);
-      const int home = shape_.records[static_cast<size_t>(record)].device;
-      const double added_s =
-          moved_s(seat, home, bytes) + seconds(TaskKind::kAddSums, seat, elements);
-      const auto trained = static_cast<double>(expert.trained_elements());
-      sums_s[static_cast<size_t>(seat)] +=
-          ((copies - 1) * added_s + seconds(TaskKind::kGradient, seat, trained)) / copies;
+      if (seat == home) continue;
+      of_home += moved_s(seat, home, elements * sizeof(float)) +
+                 seconds(TaskKind::kAddSums, home, elements);
     }
+    of_home += seconds(TaskKind::kGradient, home, static_cast<double>(expert.trained_elements()));
   }
   for (int d = 0; d < shape_.devices; ++d) {
     if (sums_s[static_cast<size_t>(d)] > 0 && shape_.attends(d)) sums_s[static_cast<size_t>(d)] = 0;

@@ -1,10 +1,13 @@
 // Sums of experts' gradients on their way between copies, under the simulator's clock: beside what
-// is computed, and both ways at once.
+// is computed, and both ways at once; and what zebra's clock takes them to take.
 #include <gtest/gtest.h>
+
+#include <utility>
 
 #include "plan/forecast/simulator.h"
 #include "plan/memory/memory_plan.h"
 #include "plan/step/step_schedule.h"
+#include "plan/zebra/run_times.h"
 #include "tests/testing/plan/random_plan.h"
 
 namespace pagoda {
@@ -69,6 +72,29 @@ TEST(SimulatedCopies, SumsTravelBesideWhatIsComputed) {
 // All four are computed in one wave. Then each device sends the sums of two, which it has added up
 // from two shards each, while it gets those of the others.
 TEST(SimulatedCopies, SumsGoBothWaysAtOnce) { EXPECT_NEAR(step_s(two_copies(4, 8)), 4 + 2, 0.01); }
+
+// A copy's device that attends has one beside it with the copy's experts. Each of these two is the
+// home of two experts, whose sums come from the other, a second each, in a process or from rank to
+// rank.
+TEST(SimulatedCopies, ZebrasClockKnowsWhatComesToAHome) {
+  RunShape shape = two_copies(2, 1);
+  shape.zebra = true;
+  shape.devices = 4;
+  shape.shard_device = {0, 2};
+  shape.copies.devices = {0, 0, 1, 1};
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const auto record = static_cast<size_t>(shape.expert(0, e));
+    shape.copies.seats[0][record] = 1;
+    shape.copies.seats[1][record] = 3;
+    shape.records[record].device = e % 2 == 0 ? 1 : 3;
+  }
+  MachineProfile profile;
+  profile.wire = {0, 1 / 4000.0, 0};
+  EXPECT_DOUBLE_EQ(run_times(shape, profile).sums->experts_s, 2);
+  profile.network = std::exchange(profile.wire, {0, 0, 0});
+  shape.device_rank = {0, 0, 1, 1};
+  EXPECT_DOUBLE_EQ(run_times(shape, profile).sums->experts_s, 2);
+}
 
 }  // namespace
 }  // namespace pagoda
