@@ -55,6 +55,7 @@ int64_t attending(const RunSetup& setup) {
   return div_ceil(std::unique(devices.begin(), devices.end()) - devices.begin(), setup.copies);
 }
 
+// A network that nobody has measured is taken to be as fast as what joins devices of a rank.
 MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
                         const RunShape& shape, const RunConfig& config, const RunSetup& setup) {
   MachineProfile all;
@@ -64,7 +65,8 @@ MachineProfile costs_of(const RankMachines& machines, const ModelShape& model,
     work.sequence_len = config.data.sequence_len;
     if (sheet.knows_devices()) work.devices = setup.devices;
     MachineProfile own = task_costs(sheet, model, shape, work);
-    if (sheet.network.gb_s > 0) own.network = WorkClock::link(sheet.network.gb_s, 0);
+    const bool measured = sheet.network.gb_s > 0;
+    own.network = measured ? WorkClock::link(sheet.network.gb_s, 0) : own.of(TaskKind::kReceive);
     if (machines.sheets.size() == 1) return own;
     if (rank == 0) {
       all = own;

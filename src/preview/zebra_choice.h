@@ -19,7 +19,8 @@ namespace pagoda {
 int64_t most_kept_of_layer(const ModelShape& model, const RunSetup& setup);
 
 // The machines whose costs a choice goes by: of all ranks one, or [rank] each its own, and then
-// what a transfer between two ranks takes. The sheets are not owned.
+// what a transfer between two ranks takes. One sheet that has no network is taken to have one as
+// fast as what joins its devices. The sheets are not owned.
 struct RankMachines {
   std::vector<const MachineSheet*> sheets;
   Cost network = {};

@@ -182,15 +182,32 @@ TEST(ZebraChoice, CountsOfAProfileHoldForTheirRunAlone) {
 // A run that begins knows one machine, a plan one for each rank: they choose alike.
 TEST(ZebraChoice, RanksOnLikeMachinesChooseAsOneMachineKnowsThem) {
   const RunConfig config = run_of_two({"3MiB"});
-  const MachineSheet sheet = sheet_of(config);
+  MachineSheet sheet = sheet_of(config);
+  sheet.network.gb_s = 1;
   RunSetup setup = run_setup(config);
   setup.devices[1].rank = 1;
   RunSetup planned = setup;
   choose_zebra(model_sizes().shape, {{&sheet}}, config, setup);
-  choose_zebra(model_sizes().shape, {{&sheet, &sheet}}, config, planned);
+  choose_zebra(model_sizes().shape, {{&sheet, &sheet}, {0, 1e-9}}, config, planned);
   EXPECT_EQ(setup.offloaded, planned.offloaded);
   EXPECT_EQ(setup.lags, planned.lags);
   EXPECT_GT(setup.offloaded.front(), 0);
+}
+
+// A chunk's rows, 32 KiB, take 16 ms to the other device, and attention and experts 6.4 ms each. By
+// a fast network the device that attends sends all of them.
+TEST(ZebraChoice, ANetworkThatNobodyMeasuredIsAsFastAsCopies) {
+  const RunConfig config = run_of_two({"1GiB"});
+  const auto kept_over = [&](double network_gb_s) {
+    MachineSheet sheet = sheet_of(config);
+    sheet.network.gb_s = network_gb_s;
+    RunSetup setup = run_setup(config);
+    setup.devices[1].rank = 1;
+    choose_zebra(model_sizes().shape, {{&sheet}}, config, setup);
+    return setup.offloaded.front();
+  };
+  EXPECT_EQ(kept_over(0), kept_over(0.002));
+  EXPECT_GT(kept_over(0), kept_over(1000));
 }
 
 }  // namespace
