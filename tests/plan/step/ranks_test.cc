@@ -403,7 +403,7 @@ struct MergedRun {
       shape = random_shape(random, 4);
     } while (shape.num_layers < 3 || shape.num_experts < 6 || !shape.is_moe[1] ||
              (kind.guest_layers > 0 && shape.moe_layers() < 3) || shape.sums.shards < 3 ||
-             std::ssize(shape.attending_devices()) < 3 ||
+             std::ssize(shape.attending_devices()) < 3 || (kind.zebra && shape.sums.chunks == 1) ||
              (kind.sharing != Sharing::kRows && shape.sums.expert_shards == 1));
     shape.device_rank = device_rank;
     shape.exchange = exchange;
@@ -709,6 +709,23 @@ TEST_F(BrokenRanks, RowsComeByNoLaneOfTheirs) {
   expect(PlanRule::kInputs, "a device of an equal card has one lane", [&](MergedStep& step) {
     step[nth(step, across(TaskKind::kReceive))].task.lane = Lane::kIn1;
   });
+  StepKind zebra;
+  zebra.zebra = true;
+  zebra.lags = {1, 1, 1};
+  static MergedRun apart(zebra);
+  ASSERT_EQ(first_fault(apart.faults(apart.steps)), "");
+  const auto changed = [](Lane from, Lane to) {
+    return [=](MergedStep& step) {
+      const auto comes = [&](const PlacedTask& t) {
+        return t.task.kind == TaskKind::kReceive && t.task.wave >= 0 && t.task.lane == from;
+      };
+      step[nth(step, comes)].task.lane = to;
+    };
+  };
+  expect(PlanRule::kInputs, "what experts gave comes behind rows for experts",
+         changed(Lane::kInBack, Lane::kIn), apart);
+  expect(PlanRule::kInputs, "rows for experts come behind what experts gave",
+         changed(Lane::kIn, Lane::kInBack), apart);
 }
 
 // Two ranks of two devices, whose rows go by HALO.

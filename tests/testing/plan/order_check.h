@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -125,6 +126,7 @@ class OrderCheck {
   std::map<PageId, Group> exchange_;
   // (layer, first microbatch, wave, device) whose inputs stay in kept rows
   std::set<std::tuple<int64_t, int64_t, int64_t, int>> stayed_;
+  std::optional<Lane> given_comes_by_;  // what experts gave, in zebra
   std::map<PageId, Parcels> messages_;
   std::map<int, Group> held_;  // [device] rows that its next group reads in place
   Group added_;                // rows that experts in work have added to sums in place
