@@ -29,11 +29,10 @@ struct GroupChoice {
 // the rows of one travel while others are computed; a forward pass alone with too few rows for that
 // has one, since each wave of groups takes as long as its rows are on their way. In zebra other
 // chunks are computed meanwhile, and devices that attend turn from attention to their experts once
-// for each chunk: there a chunk's experts are one group, or two, four and so on that are as large
-// as each other.
-// fixed_bytes(blocks, device): workspace of the device. The group_blocks of `shape` are ignored. Of
-// several ranks each chooses for its own devices, whose budgets these are; they then take the least
-// of what they chose.
+// for each chunk: there a chunk's experts are as few groups as `most` allows, or twice as many,
+// four times and so on, which are as large as each other. fixed_bytes(blocks, device): workspace of
+// the device. The group_blocks of `shape` are ignored. Of several ranks each chooses for its own
+// devices, whose budgets these are; they then take the least of what they chose.
 GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budget, int64_t most,
                          const std::function<int64_t(int64_t blocks, int device)>& fixed_bytes);
 

@@ -6,11 +6,11 @@
 // A group's rows come from the devices that attend to their tokens. A parcel has those of one such
 // device, in the order that they have in the group; it travels where another device computes them.
 //
-// A group holds row blocks of one device's experts that are computed together, with one launch for
-// each operator on a GPU, and whose weights are there at once. It has blocks of one expert, or the
-// last blocks of one expert and blocks of the device's experts behind it. Where an expert is a
-// guest of other devices beside its seat (plan/step/expert_seats.h), each has the blocks of its own
-// cells.
+// A group holds row blocks of one device's experts that are computed together, on a GPU in as few
+// launches of each operator as experts go in (kMostTogether), and whose weights are there at once.
+// It has blocks of one expert, or the last blocks of one expert and blocks of the device's experts
+// behind it. Where an expert is a guest of other devices beside its seat
+// (plan/step/expert_seats.h), each has the blocks of its own cells.
 //
 // A wave is a group for each device. It takes the experts in order, of each what the group of its
 // device has room for, but no row of a microbatch in which an expert before has rows for later

@@ -54,12 +54,12 @@ enum class TaskKind : uint8_t {
 inline constexpr int kTaskKinds = static_cast<int>(TaskKind::kGradient) + 1;
 
 // A device's streams of tasks: what is computed, what leaves for other devices, and what arrives
-// from those that share its layers; from the stages of layers below, rows; of layers above,
-// gradients; from other ranks, weights of guests; and sums of experts' gradients from guests and
-// copies, with what is done to them. In zebra what experts gave leaves and arrives by lanes of its
-// own (RunShape::ways_apart()). So no computation waits behind an exchange that it does not need. A
-// lane takes what arrives one after the other; a device whose network card is faster than others
-// has further ones for rows, beside kIn (plan/rounds/card_lanes.h).
+// from those that share its layers; from the stages of layers below, rows; from other stages,
+// gradients and their sums; from other ranks, weights of guests; and sums of experts' gradients
+// from guests and copies, with what is done to them. In zebra what experts gave leaves and arrives
+// by lanes of its own (RunShape::ways_apart()). So no computation waits behind an exchange that it
+// does not need. A lane takes what arrives one after the other; a device whose network card is
+// faster than others has further ones for rows, beside kIn (plan/rounds/card_lanes.h).
 enum class Lane : uint8_t {
   kCompute,
   kOut,
