@@ -13,7 +13,8 @@
 
 namespace pagoda {
 
-using Steps = std::vector<std::vector<PlacedTask>>;
+using Step = std::vector<PlacedTask>;
+using Steps = std::vector<Step>;
 
 // Two steps in which every layer has experts with and without tokens, at the smallest budgets
 // unless there is more room.
@@ -54,7 +55,7 @@ struct Recorded {
         layers[l].assign(made->shape.num_experts, 2 * made->shape.row_block - 1);
         layers[l][static_cast<size_t>(step)] = 0;
       }
-      std::vector<PlacedTask>& placed = steps.emplace_back();
+      Step& placed = steps.emplace_back();
       made->run->train(Routing(made->shape.microbatches, layers), [&](const StepPiece& piece) {
         for (const Task& task : piece.tasks) placed.push_back(place(replay, task));
       });
@@ -73,13 +74,19 @@ struct Recorded {
   Steps steps;
 };
 
-// The n-th task of the second step for which `is` holds.
+// The n-th task of a step for which `is` holds.
 template <typename Is>
-size_t find(const Steps& steps, Is&& is, int n = 0) {
-  for (size_t i = 0; i < steps[1].size(); ++i) {
-    if (is(steps[1][i]) && n-- == 0) return i;
+size_t find(const Step& step, Is&& is, int n = 0) {
+  for (size_t i = 0; i < step.size(); ++i) {
+    if (is(step[i]) && n-- == 0) return i;
   }
   CHECK(false, "the plan has no such task");
+}
+
+// The same of the second step.
+template <typename Is>
+size_t find(const Steps& steps, Is&& is, int n = 0) {
+  return find(steps[1], is, n);
 }
 
 inline auto of_kind(TaskKind kind) {
@@ -98,14 +105,19 @@ inline bool consumes(const PlacedTask& t) {
   return t.task.kind == TaskKind::kAdam && t.task.num_uses == 3;
 }
 
-inline void erase(Steps& steps, size_t i) {
-  steps[1].erase(steps[1].begin() + static_cast<int64_t>(i));
-}
+inline void erase(Step& step, size_t i) { step.erase(step.begin() + static_cast<int64_t>(i)); }
+inline void erase(Steps& steps, size_t i) { erase(steps[1], i); }
 
 inline void repeat(Steps& steps, size_t i) {
   PlacedTask again = steps[1][i];
   again.moves.clear();
   steps[1].insert(steps[1].begin() + static_cast<int64_t>(i) + 1, again);
+}
+
+inline void expect_found(PlanRule rule, const PlanFaults& faults) {
+  const bool found = std::any_of(faults.begin(), faults.end(),
+                                 [&](const PlanFault& fault) { return fault.rule == rule; });
+  EXPECT_TRUE(found) << "the first fault found is " << first_fault(faults);
 }
 
 inline void expect_broken(PlanRule rule, const char* what,
@@ -114,10 +126,7 @@ inline void expect_broken(PlanRule rule, const char* what,
   ASSERT_EQ(first_fault(good.faults(good.steps)), "");
   Steps broken = good.steps;
   mutate(broken);
-  const PlanFaults faults = good.faults(broken);
-  const bool found = std::any_of(faults.begin(), faults.end(),
-                                 [&](const PlanFault& fault) { return fault.rule == rule; });
-  EXPECT_TRUE(found) << "the first fault found is " << first_fault(faults);
+  expect_found(rule, good.faults(broken));
 }
 
 inline void expect_broken(PlanRule rule, const char* what,
