@@ -1,38 +1,28 @@
 // A small file system, which a test can fill.
 #pragma once
 
-#include <gtest/gtest.h>
-#include <sys/mount.h>
-
-#include <filesystem>
+#include <cstdint>
 #include <string>
-
-#include "base/check.h"
-#include "tests/testing/files.h"
 
 namespace pagoda {
 
 // Needs root; ok() is false without.
 class SmallFileSystem {
  public:
-  SmallFileSystem(const std::string& path, int64_t bytes) : path_(path) {
-    std::filesystem::create_directory(path_);
-    ok_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0,
-                  strf("size=%lld", (long long)bytes).c_str()) == 0;
-  }
-  ~SmallFileSystem() {
-    if (ok_ && ::umount2(path_.c_str(), MNT_DETACH) != 0) ADD_FAILURE() << "umount " << path_;
-  }
+  SmallFileSystem(const std::string& path, int64_t bytes);
+  ~SmallFileSystem();
   SmallFileSystem(const SmallFileSystem&) = delete;
   SmallFileSystem& operator=(const SmallFileSystem&) = delete;
 
   bool ok() const { return ok_; }
-  // Takes what room there is, but for `left_bytes`.
-  void fill(int64_t left_bytes) const {
-    const auto free = static_cast<int64_t>(std::filesystem::space(path_).available);
-    put_file(path_ + "/filler", std::string(static_cast<size_t>(free - left_bytes), 'x'));
-  }
-  void make_room() const { std::filesystem::remove(path_ + "/filler"); }
+  // Takes what room there is, whoever else writes meanwhile.
+  void fill() const;
+  // Fills the disk and takes the room of the next checkpoint from the run in the folder `run` of
+  // it, while `process`, whose first thread saves that run, stands between two saves. A save that
+  // came between would make the step before it the room of the next, and no disk would be full for
+  // that run again. REQUIRES: the run has saved a step. False where no process may trace another.
+  bool fill_between_saves(int process, const std::string& run) const;
+  void make_room() const;
 
  private:
   std::string path_;
