@@ -86,7 +86,8 @@ set(computing_tests state_format_test mask_test pager_test ops_linear_test ops_a
 set(user_rooms "/tests/(device|kernels|model|offload|optim|process|train)/")
 set(user_names checkpoint_test tokenizer_vectors_test gpu_run_test)
 set(names_for_all process_bench_test process_lost_ranks_test process_moves_test process_mpi_test
-  process_plan_test process_ranks_test process_serve_test process_slurm_test)
+  process_plan_test process_ranks_ends_test process_ranks_files_test process_ranks_settings_test
+  process_ranks_trace_test process_ranks_weights_test process_serve_test process_slurm_test)
 add_custom_target(user_tests)
 
 # Every NAME_test.cc is one ctest program, linked with all floors. It lies where its subject does.
@@ -332,8 +333,9 @@ pagoda_bench(planner_figures testing figures/planner_figures.cc figures/hetermoe
 # The longest begin first, so that none of them runs alone at the end.
 set(long_tests trainer_fault_test root_promise_table_test root_promise_test process_stop_test
   process_refusal_test process_resume_test process_test process_kill_test process_bench_test
-  process_checkpoint_test process_mpi_test process_ranks_test process_memory_test tokenizer_test
-  predicted_bytes_test pager_test ranks_run_test stages_promise_test zebra_promise_test check_tree)
+  process_checkpoint_test process_mpi_test process_ranks_weights_test process_ranks_ends_test
+  process_memory_test tokenizer_test predicted_bytes_test pager_test ranks_run_test
+  stages_promise_test zebra_promise_test check_tree)
 set(longest_tests es_moe_tables ranks_moves_test ranks_trainer_test ranks_faults_test)
 if(NOT PAGODA_SANITIZE)
   list(APPEND longest_tests trainer_fault_every_call process_moves_every_call)
