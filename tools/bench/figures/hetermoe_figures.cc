@@ -128,7 +128,7 @@ void Speedups::print_reasons() const {
       "all wait for each other at every exchange and rows come\n    again for the backward; if "
       "nothing but these devices held it up, zebra would have %.2f, %.2f and %.2f times its rate. "
       "The paper's EP is between the two.\n    EP (Ideal): beyond 4K zebra has %.2f times its rate "
-      "on average. At 4K zebra's slower devices compute %.0f %% of its step, as Asym-EA moves no "
+      "on average. At 4K zebra's slower devices compute %.0f %% of its step, as Asym-EA moves few "
       "experts (below).\n",
       100 * equal_busy[0].mean, 100 * equal_busy[1].mean, 100 * equal_busy[2].mean,
       equal_at[0].mean * equal_busy[0].mean, equal_at[1].mean * equal_busy[1].mean,
