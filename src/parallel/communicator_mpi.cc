@@ -120,9 +120,9 @@ void MpiCarrier::drop_ended() {
 }
 
 // Over TCP Open MPI asks for the rest of a large message and waits for the answer, which stands
-// behind what goes the other way: exchanges took 1.3 to 2 times as long as the wire needs, and 1.0
-// to 1.1 times where messages are sent as they are (tools/bench/results/exchange_machines.txt). A
-// variable that is set stays.
+// behind what goes the other way: even exchanges of two nodes took 1.2 to 2 times as long as the
+// wire needs, and 1.0 to 1.2 times where messages are sent as they are
+// (tools/bench/results/exchange_machines.txt). A variable that is set stays.
 void send_as_they_are() {
   constexpr const char* kOnlySend = "1";  // MCA_BTL_FLAGS_SEND, without put and get
   setenv("OMPI_MCA_btl_tcp_flags", kOnlySend, 0);
