@@ -20,7 +20,8 @@ class SmallFileSystem {
   // Fills the disk and takes the room of the next checkpoint from the run in the folder `run` of
   // it, while `process`, whose first thread saves that run, stands between two saves. A save that
   // came between would make the step before it the room of the next, and no disk would be full for
-  // that run again. REQUIRES: the run has saved a step. False where no process may trace another.
+  // that run again. REQUIRES: the run has saved a step. False where the process cannot be stopped
+  // (FrozenThread).
   bool fill_between_saves(int process, const std::string& run) const;
   void make_room() const;
 

@@ -1,9 +1,25 @@
 #include "tests/testing/ranks/frozen_thread.h"
 
+#include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/check.h"
 
 namespace pagoda {
+
+bool FrozenThread::is_allowed() {
+  const pid_t child = ::fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  const bool allowed = FrozenThread(child).ok();
+  ::kill(child, SIGKILL);
+  CHECK(::waitpid(child, nullptr, 0) == child);
+  return allowed;
+}
 
 FrozenThread::FrozenThread(int process) : process_(process) {
   if (::ptrace(PTRACE_SEIZE, process, nullptr, nullptr) != 0) return;

@@ -5,7 +5,10 @@ namespace pagoda {
 
 class FrozenThread {
  public:
-  // Stops it, as a debugger does. Not ok() where the system forbids that.
+  // Whether the system lets a process stop those that it has started: tried on one.
+  static bool is_allowed();
+
+  // Stops it, as a debugger does. Not ok() where the system forbids that, or the process has ended.
   explicit FrozenThread(int process);
   ~FrozenThread();  // thaw()
   FrozenThread(const FrozenThread&) = delete;
