@@ -28,14 +28,20 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-PAGODA_AMX void enter() {
+constexpr TileConfig all_tiles() {
   TileConfig config;
   for (int tile = 0; tile < 8; ++tile) {
     config.row_bytes[tile] = kRowBytes;
     config.rows[tile] = kTileSide;
   }
-  _tile_loadconfig(&config);
+  return config;
 }
+
+// GCC 12 tells its optimizer that the instruction reads 8 bytes of the 64: written on the stack,
+// the rest would be left out, and the next instruction on tiles be an illegal one.
+constexpr TileConfig kAllTiles = all_tiles();
+
+PAGODA_AMX void enter() { _tile_loadconfig(&kAllTiles); }
 
 PAGODA_AMX void leave() {
   _tile_release();
