@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 from tree_docs import docs_violations
-from tree_program import twice_defined_types, unreached_files
+from tree_program import twice_defined_types, unlisted_folders, unreached_files
 from tree_rooms import (CODE, MAX_MODULES, TEST_ONLY, blank_comments_and_strings, crowded_rooms,
                         include_violations, INCLUDE, quoted_includes)
 
@@ -222,6 +222,7 @@ def check(root, headers=True):
     found += crowded_rooms(names)
     found += twice_defined_types(root, names)
     found += unreached_files(root, names)
+    found += unlisted_folders(root, names)
     found += docs_violations(root, names)
     if headers:
         found += header_violations(root, names)
@@ -269,6 +270,7 @@ PLANTED = [
     ("src/plan/step/one.h", "#pragma once\nnamespace pagoda {\nstruct Twice {};\n}\n",
      "pagoda::Twice is also defined in"),
     ("src/bench/unused.h", "#pragma once\n", "nothing but tests reaches it"),
+    ("tools/gpu_check/CMakeLists.txt", "file(GLOB s ${root}/optim/*.cc)\n", "build src/base"),
     ("tests/crowded/a00_test.cc", "\n", f"has {MAX_MODULES + 1} modules, more than"),
     ("tools/v.bin", "\0" * 100001, "a binary"),
     ("README.md", f"[a page](docs/page{MD})\n" * 1001, "1001 lines, more than"),
@@ -293,6 +295,7 @@ INNOCENT = [
     ("src/base/good.cc", '// a { brace\nconst char* kText = "{{{";\nnamespace x {\nstruct T {\n'
      + "  int v() const { return 1; }\n" * 80 + "};\n}\n"),
     ("src/base/w.cc", '#include <string>\n\n#include "base/w.h"\n'),
+    ("tools/gpu_check/main.cc", '#include "base/good.h"\n'),
     ("src/plan/step/good.cc", '#include "offload/residency.h"\n#include "base/status.h"\n'),
     (f"docs/page{MD}",
      "[up](../README.md#top) [out](https://example.org) `src/base/good.h` `src/`\n"),

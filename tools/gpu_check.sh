@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Is this machine's GPU one that Pagoda computes right on, and how fast: builds the GPU's ops, their
 # comparison with the CPU's and their benchmark, and runs them. Needs nothing but the CUDA toolkit
-# (12 or later), a C++ compiler and CMake 3.25; minutes to build, less than 8 to run. Its output
+# (12 or later), a C++ compiler and CMake 3.25; minutes to build, half of one to run. Its output
 # begins with date, commit, driver and GPU; runs worth keeping are tools/bench/results/gpu_check-*.
 #
 #   tools/gpu_check.sh [--build-only] [--ops]

@@ -1,5 +1,6 @@
-"""Rules that hold for the program as a whole: no two types of one name, and no file of the product
-that only tests have a use for. Used by check_tree.py."""
+"""Rules that hold for a program as a whole: no two types of one name, no file of the product that
+only tests have a use for, and all sources of the program that others build without the rest. Used
+by check_tree.py."""
 
 import pathlib
 import re
@@ -79,3 +80,34 @@ def unreached_files(root, names):
     for name in product:
         if name not in reached:
             yield name, 1, "nothing but tests reaches it: the program has no use for it"
+
+
+# It is built by volunteers with a GPU, not here: its list of folders has to be right unseen.
+GPU_CHECK = "tools/gpu_check/CMakeLists.txt"
+LISTED_FOLDER = re.compile(r"\$\{root\}/([\w/]+)/\*\.cc|\$\{root\}/([\w/]+)/\*/\*\.cc")
+
+
+def unlisted_folders(root, names):
+    """Folders whose headers gpu_check's sources include, and whose sources it does not build."""
+    if GPU_CHECK not in names:
+        return
+    listed = [one or two + "/" for one, two in
+              LISTED_FOLDER.findall((root / GPU_CHECK).read_text(encoding="utf-8"))]
+    def builds(name):
+        folder = name.rpartition("/")[0]
+        return any(folder == f or (f.endswith("/") and folder.rpartition("/")[0] + "/" == f)
+                   for f in listed)
+    sources = [n for n in names if n.endswith(".cc") and
+               (builds(n) or n.startswith(("tools/gpu_check/", "kernels/cuda/")))]
+    missing, due, seen = set(), list(sources), set()
+    while due:
+        name = due.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        due += [i for i in quoted_includes(root, name) if i in names]
+        source = name.rsplit(".", 1)[0] + ".cc"
+        if source in names and source not in sources:
+            missing.add(source.rpartition("/")[0])
+    for folder in sorted(missing):
+        yield GPU_CHECK, 1, f"it does not build {folder}, whose headers it includes"
