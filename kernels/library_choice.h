@@ -11,10 +11,11 @@ enum class ComputedBy { kOwnKernel, kLibrary };
 
 // The choice by major compute capability: of attention (cuDNN's, in its deterministic mode) and of
 // the products of experts with their rows, forward and of inputs' gradients (cuBLAS's grouped
-// call). Nobody has measured either on a GPU yet, so ours are preferred everywhere.
-// tools/gpu_check.sh races them where the libraries were found, and prints which is faster. It also
-// says whether an expert gets the same bits from cuBLAS alone and among others: where it does not,
-// cuBLAS must not be preferred, since budgets decide which experts are computed together.
+// call). Ours are preferred everywhere: on an H200 (tools/bench/results/gpu_check-h200.txt) cuBLAS
+// was faster only for few tokens an expert, and cuDNN's backward wants 2 GiB for a document of 8192
+// tokens. tools/gpu_check.sh races them where the libraries were found, and prints which is faster.
+// It also says whether an expert gets the same bits from cuBLAS alone and among others: where it
+// does not, cuBLAS must not be preferred, since budgets decide which experts are computed together.
 struct LibraryChoice {
   int major = 0;
   ComputedBy attention = ComputedBy::kOwnKernel;

@@ -111,9 +111,21 @@ struct Attention {
   // maximum.
   PAGODA_GPU void soften(const DocumentTile& tile, int64_t key0, float (&scores)[kCount][4],
                          SoftmaxRows& state, float (&total)[kWidth][4]) const {
+    const int64_t first = tile.row + 16 * warp_number(), last = first + 15;
+    const bool all = key0 + kKeys - 1 <= first && (window == 0 || last - key0 < window) &&
+                     last < tile.row + tile.rows;
+    all ? soften_seen<true>(tile, key0, scores, state, total)
+        : soften_seen<false>(tile, key0, scores, state, total);
+  }
+
+  // `kAll`: all of the warp's queries see all these keys.
+  template <bool kAll>
+  PAGODA_GPU void soften_seen(const DocumentTile& tile, int64_t key0, float (&scores)[kCount][4],
+                              SoftmaxRows& state, float (&total)[kWidth][4]) const {
     float best[2] = {-INFINITY, -INFINITY}, shrink[2], sum[2] = {0.0f, 0.0f};
     const int64_t query0 = tile.row + 16 * warp_number(), end = tile.row + tile.rows;
     const auto seen = [&](int n, int row, int column) {
+      if constexpr (kAll) return true;
       const int64_t before = query0 + row - (key0 + 8 * n + column);
       return before >= 0 && (window == 0 || before < window) && query0 + row < end;
     };
@@ -132,7 +144,7 @@ struct Attention {
     PAGODA_UNROLL
     for (int n = 0; n < kCount; ++n) {
       for_sums([&](int i, int row, int column) {
-        const float e = exponential(scores[n][i] * scale - best[i / 2]);
+        const float e = weight_of<T>(scores[n][i], scale, best[i / 2]);
         scores[n][i] = seen(n, row, column) ? e : 0.0f;
         sum[i / 2] += scores[n][i];
       });

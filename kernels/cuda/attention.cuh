@@ -28,8 +28,7 @@ Heads<T> heads_of(const void* base, int64_t stride, int64_t head_dim) {
 template <int kThreads, typename TileType, typename T>
 PAGODA_GPU void load_rows(const TileType& tile, const Heads<T>& heads, int64_t head, int64_t row,
                           int64_t end) {
-  load_tile<kThreads>(tile, heads.head(head), 0, heads.head_dim,
-                      [&](int i) -> int64_t { return row + i < end ? row + i : -1; });
+  load_tile<kThreads>(tile, heads.head(head), row, end - row, 0, heads.head_dim);
 }
 
 // How many of the rows from `begin` on lie, in whole pieces, before all that a window from `first`
@@ -38,6 +37,18 @@ PAGODA_BOTH int64_t rows_before_window(int64_t begin, int64_t first, int64_t win
                                        int64_t piece) {
   if (window == 0 || first - window + 1 <= begin) return 0;
   return quotient(first - window + 1 - begin, piece) * piece;
+}
+
+// The weight of a score beside the highest: e^(score scale - highest). Among weights that become
+// bf16 it takes a processor's own power of two.
+template <typename T>
+PAGODA_GPU float weight_of(float score, float scale, float highest) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    constexpr float kLog2E = 1.44269504088896341f;
+    return power_of_two_near(fused(score, scale * kLog2E, highest * -kLog2E));
+  } else {
+    return exponential(score * scale - highest);
+  }
 }
 
 inline void check_attention(const AttentionShape& shape, const int32_t* document_start,

@@ -152,6 +152,18 @@ struct AttentionBackward {
   }
 
   PAGODA_GPU void add_step(const Work& work, int64_t step, Sums& sums) const {
+    const int64_t own0 = work.tile.row + 16 * warp_number(), other0 = other_row(work, step);
+    const int64_t last_own = own0 + 15, last_other = other0 + kOthers - 1;
+    const int64_t first_query = kByKeys ? other0 : own0, last_key = kByKeys ? last_own : last_other;
+    const int64_t last_query = kByKeys ? last_other : last_own, first_key = kByKeys ? own0 : other0;
+    const bool all = last_key <= first_query && (window == 0 || last_query - first_key < window) &&
+                     last_own < work.tile.row + work.tile.rows && last_other < work.end;
+    all ? add_seen<true>(work, step, sums) : add_seen<false>(work, step, sums);
+  }
+
+  // `kAll`: all of the warp's queries, or of the step's, see all keys there.
+  template <bool kAll>
+  PAGODA_GPU void add_seen(const Work& work, int64_t step, Sums& sums) const {
     float scores[1][kCount][4], gradients[1][kCount][4];
     const int row = 16 * warp_number();
     multiply_rows(own(0), row, other(step, 0), scores);
@@ -166,9 +178,9 @@ struct AttentionBackward {
         const int64_t mine = own0 + own_row, theirs = other0 + 8 * n + column;
         const int64_t query = kByKeys ? theirs : mine, key = kByKeys ? mine : theirs;
         const bool in_window = window == 0 || query - key < window;
-        const bool seen = key <= query && in_window && mine < own_end && theirs < work.end;
-        const float p =
-            seen ? exponential(scores[0][n][i] * scale - row_lse[query]) : 0.0f;
+        const bool seen =
+            kAll || (key <= query && in_window && mine < own_end && theirs < work.end);
+        const float p = seen ? weight_of<T>(scores[0][n][i], scale, row_lse[query]) : 0.0f;
         gradients[0][n][i] = seen ? p * (gradients[0][n][i] - row_delta[query]) : 0.0f;
         scores[0][n][i] = p;
       });

@@ -1,4 +1,6 @@
 // Linear layers: the products of products.cuh with one weight, or with those of several experts.
+#include <algorithm>
+
 #include "kernels/cuda/ops_class.cuh"
 #include "kernels/cuda/tiles/shapes.cuh"
 
@@ -25,7 +27,7 @@ void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
   CHECK(layer.y.sums == nullptr, "experts side by side add to no sums");
   const int64_t large_tiles =
       row_tiles(experts, LargeShape::kM) * tiles_of(layer.columns, LargeShape::kN);
-  with_shape(processor, dt, large_tiles, [&]<typename Shape>(Shape) {
+  with_shape<LargeShape>(processor, dt, large_tiles, [&]<typename Shape>(Shape) {
     using T = typename Shape::T;
     Esmm<Shape, kDepthInRows> kernel{};
     kernel.x = rows_of<T>(layer.x, layer.depth);
@@ -42,6 +44,9 @@ void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
     kernel.columns = layer.columns;
     kernel.y = layer.y.dense;
     kernel.y_dt = layer.y_dt;
+    const auto pair_bytes = static_cast<uintptr_t>(2 * dtype_bytes(layer.y_dt));
+    kernel.y_in_pairs =
+        layer.columns % 2 == 0 && reinterpret_cast<uintptr_t>(layer.y.dense) % pair_bytes == 0;
     queue.launch(row_tiles(experts, Shape::kM) * kernel.column_tiles(), kernel);
   });
 }
@@ -55,9 +60,10 @@ void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
 void multiply_weights(Queue& queue, Processor processor, DType dt, InputRows dy, InputRows x,
                       std::span<const RowsOfGradient> experts, int64_t in, int64_t out) {
   CHECK(in > 0 && out > 0);
-  with_shape(processor, dt,
-             std::ssize(experts) * tiles_of(out, LargeShape::kM) * tiles_of(in, LargeShape::kN),
-             [&]<typename Shape>(Shape) {
+  using Large = LargeGradientShape;
+  const int64_t large_tiles =
+      std::ssize(experts) * tiles_of(out, Large::kM) * tiles_of(in, Large::kN);
+  with_shape<Large>(processor, dt, large_tiles, [&]<typename Shape>(Shape) {
     using T = typename Shape::T;
     Estmm<Shape> kernel{};
     kernel.dy = rows_of<T>(dy, out);
@@ -65,6 +71,9 @@ void multiply_weights(Queue& queue, Processor processor, DType dt, InputRows dy,
     kernel.out = out;
     kernel.in = in;
     kernel.add = list_gradients(experts, kernel.listed);
+    kernel.in_pairs = in % 2 == 0 && std::ranges::all_of(experts, [](const RowsOfGradient& e) {
+                        return reinterpret_cast<uintptr_t>(e.dw) % sizeof(float[2]) == 0;
+                      });
     queue.launch(std::ssize(experts) * kernel.expert_blocks(), kernel);
   });
 }

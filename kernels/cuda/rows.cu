@@ -203,44 +203,74 @@ struct Add {
   }
 };
 
-// A block a token. An id's first token adds all of its tokens' rows, in order; the others do
-// nothing, so every row of the table has one writer.
+// A block some columns of a token's row. An id's first token adds all of its tokens' rows, in
+// order; the others do nothing, so every row of the table has one writer.
 template <typename T>
 struct EmbeddingBackward {
-  static constexpr int kThreads = 256, kSharedBytes = kThreads / kWarp * 4;
+  static constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+  static constexpr int kSharedBytes = (kWarps + kThreads) * 4;
+  static constexpr int kAtOnce = 8;  // rows on their way
   const int32_t* ids;
   const T* dout;
   int64_t tokens, dim, pad_token;
   float* dtable;
 
+  PAGODA_BOTH static int64_t blocks_of_row(int64_t dim) { return tiles_of(dim, kThreads); }
+
   PAGODA_GPU void operator()() const {
-    uint32_t* same = reinterpret_cast<uint32_t*>(shared_memory());
-    const int64_t token = block_number();
+    const int64_t token = quotient(block_number(), blocks_of_row(dim));
+    const int64_t column =
+        (block_number() - token * blocks_of_row(dim)) * kThreads + thread_number();
     const int32_t id = ids[token];
     if (id == pad_token) return;
     for (int64_t first = 0; first < token; first += kThreads) {
       const int64_t t = first + thread_number();
       if (any_in_block(t < token && ids[t] == id)) return;
     }
+    float* target = dtable + id * dim + column;
+    float sum = column < dim ? *target : 0.0f;
     for (int64_t first = token; first < tokens; first += kThreads) {
-      const int64_t t = first + thread_number();
-      const uint32_t found = ballot(t < tokens && ids[t] == id);
-      if (lane_number() == 0) same[warp_number()] = found;
-      sync_block();
-      for (int warp = 0; warp < kThreads / kWarp; ++warp) {
-        add_rows(first + warp * kWarp, same[warp]);
+      const int count = list(first, id);
+      for (int i = 0; i < count; i += kAtOnce) {
+        T row[kAtOnce];
+        PAGODA_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) {
+          if (i + j < count && column < dim) {
+            row[j] = dout[(first + listed()[i + j]) * dim + column];
+          }
+        }
+        PAGODA_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) {
+          if (i + j < count && column < dim) sum += widen(row[j]);
+        }
       }
       sync_block();
     }
+    if (column < dim) *target = sum;
   }
-  // Adds the rows of the tokens from `first` on whose bits are set.
-  PAGODA_GPU void add_rows(int64_t first, uint32_t set) const {
-    float* target = dtable + ids[block_number()] * dim;
-    for (int bit = 0; bit < kWarp; ++bit) {
-      if ((set >> bit & 1u) == 0) continue;
-      const T* row = dout + (first + bit) * dim;
-      for (int64_t j = thread_number(); j < dim; j += kThreads) target[j] += widen(row[j]);
+
+  PAGODA_GPU static int32_t* listed() {
+    return reinterpret_cast<int32_t*>(shared_memory()) + kWarps;
+  }
+  // Lists which of kThreads tokens from `first` on have the id. Returns how many.
+  PAGODA_GPU int list(int64_t first, int32_t id) const {
+    uint32_t* same = reinterpret_cast<uint32_t*>(shared_memory());
+    const int64_t t = first + thread_number();
+    const uint32_t found = ballot(t < tokens && ids[t] == id);
+    if (lane_number() == 0) same[warp_number()] = found;
+    sync_block();
+    int before = 0, count = 0;
+    for (int warp = 0; warp < kWarps; ++warp) {
+      const int there = bits_set(same[warp]);
+      if (warp < warp_number()) before += there;
+      count += there;
     }
+    if ((found >> lane_number() & 1u) != 0) {
+      before += bits_set(found & ((1u << lane_number()) - 1u));
+      listed()[before] = thread_number();
+    }
+    sync_block();
+    return count;
   }
 };
 
@@ -256,7 +286,9 @@ void CudaOps::embedding_backward(DType dt, const int32_t* ids, const void* dout,
   CHECK(tokens >= 0 && dim > 0);
   Queue queue(s, "embedding_backward");
   with_type(dt, [&]<typename T>(T) {
-    queue.launch(tokens, EmbeddingBackward<T>{ids, typed<T>(dout), tokens, dim, pad_token, dtable});
+    using Kernel = EmbeddingBackward<T>;
+    queue.launch(tokens * Kernel::blocks_of_row(dim),
+                 Kernel{ids, typed<T>(dout), tokens, dim, pad_token, dtable});
   });
 }
 

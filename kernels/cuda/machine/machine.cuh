@@ -22,14 +22,18 @@
 //
 //   thread_number() warp_number() lane_number() block_number() shared_memory()
 //   sync_block() sync_warp() any_in_block(condition)
-//   shuffle(value, lane) shuffle_xor(value, mask) ballot(condition)
-//   copy_async16(shared, global, bytes): bytes <= 16 of 16, zeros behind; commit_copies();
-//     wait_copies<N>(): all but the newest N commits have arrived, for the thread that asked
+//   shuffle(value, lane) shuffle_xor(value, mask) ballot(condition) bits_set(word)
+//   copy_async16(shared, global, bytes): bytes <= 16 of 16, zeros behind; without `bytes` all 16.
+//     commit_copies(); wait_copies<N>(): all but the newest N commits have arrived, for the thread
+//     that asked
 //   load_matrices<transposed>(r, row): four 8x8 matrices of 16-bit elements (PTX ldmatrix.x4): the
 //     lanes' addresses are those of their rows, eight lanes a matrix
 //   multiply_add(c, a, b): c += a b of bf16 m16n8k16 (PTX mma.sync), sums in fp32; what processors
 //     before 8.0 lack. multiply_add_fp16(c, a, b): the same of fp16; for those alone
-//   fp16_bits(value): rounded to nearest, ties to even
+//   store_whole(target, value): at once, where target is aligned for it
+//   fp16_bits(value), bf16_pair(low, high): rounded to nearest, ties to even
+//   power_of_two_near(x): 2^x with a relative error below 2^-21
+//   fused(a, b, c): a b + c, rounded once
 //   require(condition): traps
 //   Queue(stream, op): launch(blocks, kernel), allocate(bytes) from the stream's scratch,
 //     release(memory), zero(memory, bytes): asynchronous, in the stream's order; an error ends the

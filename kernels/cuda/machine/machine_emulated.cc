@@ -306,6 +306,11 @@ void multiply_add_fp16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b
   add_products<of_fp16>(c, a, b);
 }
 
+uint32_t bf16_pair(float low, float high) {
+  const auto round = [](float v) { return v == v ? uint32_t{bf16_round(v).bits} : 0x7fffu; };
+  return round(low) | round(high) << 16;
+}
+
 uint16_t fp16_bits(float v) {
   const uint32_t bits = bits_of(v), size = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
   const auto signed_bits = [&](uint32_t half) { return static_cast<uint16_t>(sign | half); };

@@ -5,6 +5,8 @@
 // blocks and warps run can be reversed, so that a missing barrier shows as other bits.
 #pragma once
 
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -15,6 +17,7 @@
 
 #define PAGODA_GPU inline
 #define PAGODA_UNROLL
+#define PAGODA_NO_UNROLL
 
 namespace pagoda::emulated {
 
@@ -60,8 +63,9 @@ T shuffle_xor(T value, int mask) {
   return shuffle(value, lane_number() ^ mask);
 }
 uint32_t ballot(bool condition);
+inline int bits_set(uint32_t word) { return std::popcount(word); }
 
-void copy_async16(void* shared, const void* global, int bytes);
+void copy_async16(void* shared, const void* global, int bytes = 16);
 void commit_copies();
 void wait_copies_but(int newest);
 template <int kNewest>
@@ -77,6 +81,14 @@ void load_matrices(uint32_t (&r)[4], const void* row) {
 void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void multiply_add_fp16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 uint16_t fp16_bits(float v);
+
+template <typename T>
+void store_whole(void* target, T value) {
+  std::memcpy(target, &value, sizeof value);
+}
+uint32_t bf16_pair(float low, float high);
+inline float power_of_two_near(float x) { return std::exp2(x); }
+inline float fused(float a, float b, float c) { return std::fma(a, b, c); }
 
 inline uint32_t bits_of(float v) { return std::bit_cast<uint32_t>(v); }
 inline float float_of(uint32_t v) { return std::bit_cast<float>(v); }

@@ -14,6 +14,7 @@
 
 #define PAGODA_GPU __device__ __forceinline__
 #define PAGODA_UNROLL _Pragma("unroll")
+#define PAGODA_NO_UNROLL _Pragma("unroll 1")
 
 namespace pagoda::gpu {
 
@@ -42,6 +43,8 @@ PAGODA_GPU T shuffle_xor(T value, int mask) {
 }
 PAGODA_GPU uint32_t ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
 
+PAGODA_GPU int bits_set(uint32_t word) { return __popc(word); }
+
 PAGODA_GPU uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
@@ -60,6 +63,15 @@ PAGODA_GPU void copy_async16(void* shared, const void* global, int bytes) {
     for (int i = 0; i < bytes; ++i) parts[i] = static_cast<const unsigned char*>(global)[i];
   }
   *static_cast<uint4*>(shared) = value;
+#endif
+}
+PAGODA_GPU void copy_async16(void* shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)),
+               "l"(__cvta_generic_to_global(global))
+               : "memory");
+#else
+  *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
 #endif
 }
 PAGODA_GPU void commit_copies() {
@@ -120,6 +132,32 @@ PAGODA_GPU uint16_t fp16_bits(float v) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
   return bits;
 }
+
+template <typename T>
+PAGODA_GPU void store_whole(void* target, T value) {
+  *static_cast<T*>(target) = value;
+}
+
+// NaN becomes 7fff.
+PAGODA_GPU uint32_t bf16_pair(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  const auto round = [](float v) {
+    const uint32_t w = __float_as_uint(v);
+    return (w & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : (w + 0x7fffu + (w >> 16 & 1u)) >> 16;
+  };
+  return round(low) | round(high) << 16;
+#endif
+}
+PAGODA_GPU float power_of_two_near(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+PAGODA_GPU float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 
 PAGODA_GPU uint32_t bits_of(float v) { return __float_as_uint(v); }
 PAGODA_GPU float float_of(uint32_t v) { return __uint_as_float(v); }

@@ -33,11 +33,11 @@ struct BlockShape {
 
   PAGODA_GPU static int first_row() { return warp_number() / kWarpColumns * kMTiles * 16; }
   PAGODA_GPU static int first_column() { return warp_number() % kWarpColumns * kNTiles * 8; }
-  PAGODA_GPU static T* left_stage(int64_t step) {
-    return reinterpret_cast<T*>(shared_memory() + step % kStages * kStageBytes);
+  PAGODA_GPU static T* left_stage(int stage) {
+    return reinterpret_cast<T*>(shared_memory() + stage * kStageBytes);
   }
-  PAGODA_GPU static T* right_stage(int64_t step) { return left_stage(step) + kM * kDepth; }
-  // Where each row of the left tile is; nullptr: it is zeros.
+  PAGODA_GPU static T* right_stage(int stage) { return left_stage(stage) + kM * kDepth; }
+  // Where each row of the left tile is.
   PAGODA_GPU static const T** row_list() {
     return reinterpret_cast<const T**>(shared_memory() + kStages * kStageBytes);
   }
@@ -57,44 +57,56 @@ struct BlockShape {
       }
     }
   }
-  // Calls body(sum, row, column) for the thread's sums; a loop over registers must unroll it.
+  // Calls body(m, n, i, row, column) for the thread's sums; a loop over registers must unroll it.
   template <typename Body>
   PAGODA_GPU static void for_all(const Body& body) {
+    for_pairs([&](int m, int n, int i, int row, int column) {
+      body(m, n, i, row, column);
+      body(m, n, i + 1, row, column + 1);
+    });
+  }
+  // The same for sums i and i + 1, which lie beside one another, the first in an even column.
+  template <typename Body>
+  PAGODA_GPU static void for_pairs(const Body& body) {
+    const int row0 = first_row() + lane_number() / 4;
+    const int column0 = first_column() + lane_number() % 4 * 2;
     PAGODA_UNROLL
     for (int m = 0; m < kMTiles; ++m) {
       PAGODA_UNROLL
-      for (int n = 0; n < kNTiles; ++n) {
-        for_sums([&](int i, int row, int column) {
-          body(m, n, i, first_row() + 16 * m + row, first_column() + 8 * n + column);
-        });
+      for (int i = 0; i < 4; i += 2) {
+        PAGODA_UNROLL
+        for (int n = 0; n < kNTiles; ++n) body(m, n, i, row0 + 16 * m + 4 * i, column0 + 8 * n);
       }
     }
   }
 
-  // load(step) fills a stage, compute(step) uses it: kStages - 1 loads are on their way while one
-  // is computed with.
+  // load(step, stage) fills a stage, compute(step, stage) uses it: kStages - 1 loads are on their
+  // way while one is computed with. Steps are loaded in their order.
   template <typename Load, typename Compute>
-  PAGODA_GPU static void pipeline(int64_t steps, const Load& load, const Compute& compute) {
+  PAGODA_GPU static void pipeline(int steps, const Load& load, const Compute& compute) {
     if constexpr (kStages == 1) {
-      for (int64_t step = 0; step < steps; ++step) {
+      for (int step = 0; step < steps; ++step) {
         sync_block();  // nobody reads the stage any more
-        load(step);
+        load(step, 0);
         commit_copies();
         wait_copies<0>();
         sync_block();
-        compute(step);
+        compute(step, 0);
       }
     } else {
       for (int step = 0; step < kStages - 1; ++step) {
-        if (step < steps) load(step);
+        if (step < steps) load(step, step);
         commit_copies();
       }
-      for (int64_t step = 0; step < steps; ++step) {
+      int stage = 0, before = kStages - 1;
+      for (int step = 0; step < steps; ++step) {
         wait_copies<kStages - 2>();
-        sync_block();  // this stage is there for all, and nobody reads the one that comes next
-        if (step + kStages - 1 < steps) load(step + kStages - 1);
+        sync_block();  // this stage is there for all, and nobody reads the one before it
+        if (step + kStages - 1 < steps) load(step + kStages - 1, before);
         commit_copies();
-        compute(step);
+        compute(step, stage);
+        before = stage;
+        stage = stage + 1 == kStages ? 0 : stage + 1;
       }
       wait_copies<0>();
     }
@@ -127,7 +139,11 @@ PAGODA_GPU void multiply_stage(const LeftTile& left, const RightTile& right,
   }
 }
 
+// Shapes of ESMM and of ESTMM, which keeps two sums of each element: two blocks of either share a
+// multiprocessor. ESMM with 64 x 64 sums a warp, which read shared memory less often, was no faster
+// on an H200.
 using LargeShape = BlockShape<TensorUnit, 128, 128, 2, 4>;
+using LargeGradientShape = BlockShape<TensorUnit, 128, 64, 2, 2>;
 template <typename Unit>
 using SmallShape = BlockShape<Unit, 64, 64, 2, 2>;
 
@@ -192,6 +208,23 @@ struct WeightBiases {
   const T* of[kMostTogether];
 };
 
+// Stores value, rounded, and behind it `next` if there are `both`: at once, if all pairs of the
+// matrix lie where that can be.
+template <typename Y>
+PAGODA_GPU void store_pair(Y* target, float value, float next, bool both, bool at_once) {
+  struct alignas(8) Floats {
+    float first, second;
+  };
+  if (!at_once) {
+    target[0] = rounded<Y>(value);
+    if (both) target[1] = rounded<Y>(next);
+  } else if constexpr (std::is_same_v<Y, bf16>) {
+    store_whole(target, bf16_pair(value, next));
+  } else {
+    store_whole(target, Floats{value, next});
+  }
+}
+
 // out (rows, columns) = x (rows, depth) w, where w holds (columns, depth) if kDepthInRows, else
 // (depth, columns). Blocks: row tiles x column tiles, the columns of a row tile next to each other.
 template <typename Shape, bool kDepthInRows>
@@ -212,6 +245,7 @@ struct Esmm {
   int64_t depth, columns;
   void* y;
   DType y_dt;
+  bool y_in_pairs;  // elements of even columns lie where one instruction stores two
 
   PAGODA_BOTH int64_t column_tiles() const { return tiles_of(columns, Shape::kN); }
 
@@ -221,7 +255,8 @@ struct Esmm {
     const RowTile tile = listed.tile(row_tile, Shape::kM);
     if (tile.expert < 0 || tile.rows <= 0) return;
     for (int i = thread_number(); i < Shape::kM; i += kThreads) {
-      Shape::row_list()[i] = i >= tile.rows ? nullptr : x.at(tile.row + i);
+      // What lies behind the last row is computed like it, and not stored.
+      Shape::row_list()[i] = x.at(tile.row + smaller(i, tile.rows - 1));
     }
     sync_block();
     typename Shape::Sums sums;
@@ -232,41 +267,52 @@ struct Esmm {
 
   PAGODA_GPU void multiply(const RowTile& tile, int64_t column0,
                            typename Shape::Sums& sums) const {
-    const T* base = listed.of[tile.expert].weight;
-    const Matrix<T> weight{base, w.stride, w.aligned};
+    const Matrix<T> weight{listed.of[tile.expert].weight, w.stride, w.aligned};
+    const int last = static_cast<int>(smaller(columns - column0, Shape::kN)) - 1;
     Shape::pipeline(
-        tiles_of(depth, Shape::kDepth),
-        [&](int64_t step) {
-          const int64_t depth0 = step * Shape::kDepth;
-          load_rows_at<kThreads>(LeftTile{Shape::left_stage(step)}, x.matrix.aligned,
-                                 Shape::row_list()[0], depth0, depth,
-                                 [](int i) -> const T* { return Shape::row_list()[i]; });
-          const int64_t first = kDepthInRows ? column0 : depth0;
-          const int64_t end = kDepthInRows ? columns : depth;
-          load_tile<kThreads>(RightTile{Shape::right_stage(step)}, weight,
-                              kDepthInRows ? depth0 : column0, kDepthInRows ? depth : columns,
-                              [&](int i) -> int64_t { return first + i < end ? first + i : -1; });
+        static_cast<int>(tiles_of(depth, Shape::kDepth)),
+        [&](int step, int stage) {
+          const int64_t depth0 = int64_t{step} * Shape::kDepth;
+          const T* const* rows = Shape::row_list();
+          load_rows_at<kThreads>(LeftTile{Shape::left_stage(stage)}, x.matrix.aligned, Shape::kM,
+                                 rows[0], depth0, depth, [&](int i) { return rows[i]; });
+          const RightTile right{Shape::right_stage(stage)};
+          if constexpr (kDepthInRows) {  // behind the last column as behind the last row
+            const T* first = weight.base + column0 * weight.stride;
+            load_rows_at<kThreads>(
+                right, weight.aligned, Shape::kN, first, depth0, depth,
+                [&](int i) -> const T* { return first + (i < last ? i : last) * weight.stride; });
+          } else {
+            load_tile<kThreads>(right, weight, depth0, depth - depth0, column0, columns);
+          }
         },
-        [&](int64_t step) {
-          multiply_stage<Shape, true, kDepthInRows>(LeftTile{Shape::left_stage(step)},
-                                                    RightTile{Shape::right_stage(step)}, sums);
+        [&](int, int stage) {
+          multiply_stage<Shape, true, kDepthInRows>(LeftTile{Shape::left_stage(stage)},
+                                                    RightTile{Shape::right_stage(stage)}, sums);
         });
   }
 
   // y[i] = round(sum + bias)
   PAGODA_GPU void store(const RowTile& tile, int64_t column0,
                         const typename Shape::Sums& sums) const {
+    y_dt == DType::kF32 ? store_as<float>(tile, column0, sums)
+                        : store_as<bf16>(tile, column0, sums);
+  }
+  template <typename Y>
+  PAGODA_GPU void store_as(const RowTile& tile, int64_t column0,
+                           const typename Shape::Sums& sums) const {
     const T* bias = biases.of[tile.expert];
-    Shape::for_all([&](int m, int n, int i, int tile_row, int tile_column) {
-      const int64_t row = tile.row + tile_row, column = column0 + tile_column;
-      if (tile_row >= tile.rows || column >= columns) return;
-      float value = sums[m][n][i];
-      if (bias != nullptr) value += widen(bias[column]);
-      if (y_dt == DType::kF32) {
-        static_cast<float*>(y)[row * columns + column] = value;
-      } else {
-        static_cast<bf16*>(y)[row * columns + column] = to_bf16(value);
+    Y* first = static_cast<Y*>(y) + tile.row * columns + column0;
+    const int64_t there = columns - column0;
+    Shape::for_pairs([&](int m, int n, int i, int row, int column) {
+      if (row >= tile.rows || column >= there) return;
+      float value = sums[m][n][i], next = sums[m][n][i + 1];
+      const bool both = column + 1 < there;
+      if (bias != nullptr) {
+        value += widen(bias[column0 + column]);
+        if (both) next += widen(bias[column0 + column + 1]);
       }
+      store_pair(first + row * columns + column, value, next, both, y_in_pairs);
     });
   }
 };
@@ -285,7 +331,8 @@ struct Estmm {
   RowsOf<T> dy, x;
   WeightRows<float> listed;
   int64_t out, in;
-  uint32_t add;  // bit e: add to dw; else dw counts as zeros
+  uint32_t add;   // bit e: add to dw; else dw counts as zeros
+  bool in_pairs;  // elements of even columns lie where one instruction stores two
 
   PAGODA_BOTH int64_t expert_blocks() const {
     return tiles_of(out, Shape::kM) * tiles_of(in, Shape::kN);
@@ -309,37 +356,41 @@ struct Estmm {
       });
     }
     multiply(first, end, row0, column0, total);
-    Shape::for_all([&](int m, int n, int i, int row, int column) {
-      if (row0 + row < out && column0 + column < in) {
-        target[(row0 + row) * in + column0 + column] = total[m][n][i];
-      }
+    Shape::for_pairs([&](int m, int n, int i, int row, int column) {
+      if (row0 + row >= out || column0 + column >= in) return;
+      store_pair(target + (row0 + row) * in + column0 + column, total[m][n][i], total[m][n][i + 1],
+                 column0 + column + 1 < in, in_pairs);
     });
   }
 
   // REQUIRES: first < end.
-  PAGODA_GPU static void load(T* stage, const RowsOf<T>& rows, int64_t first, int64_t end,
-                              int64_t column, int64_t columns) {
-    load_rows_at<kThreads>(
-        Tile<T, Shape::kDepth, Shape::kM>{stage}, rows.matrix.aligned, rows.at(first), column,
-        columns, [&](int i) -> const T* { return first + i < end ? rows.at(first + i) : nullptr; });
+  template <typename TileType>
+  PAGODA_GPU static void load(const TileType& tile, const RowsOf<T>& rows, int64_t first,
+                              int64_t end, int64_t column, int64_t columns) {
+    if (rows.each == nullptr) {
+      load_tile<kThreads>(tile, rows.matrix, first, end - first, column, columns);
+      return;
+    }
+    const void* const* each = rows.each + first;
+    load_rows_at<kThreads>(tile, rows.matrix.aligned, end - first, static_cast<const T*>(each[0]),
+                           column, columns, [&](int i) { return static_cast<const T*>(each[i]); });
   }
 
   PAGODA_GPU void multiply(int64_t first, int64_t end, int64_t row0, int64_t column0,
                            typename Shape::Sums& total) const {
-    static_assert(Shape::kM == Shape::kN);
     typename Shape::Sums sums;
     Shape::clear(sums);
-    const int64_t steps = tiles_of(end - first, Shape::kDepth);
+    const int steps = static_cast<int>(tiles_of(end - first, Shape::kDepth));
     Shape::pipeline(
         steps,
-        [&](int64_t step) {
-          const int64_t row = first + step * Shape::kDepth;
-          load(Shape::left_stage(step), dy, row, end, row0, out);
-          load(Shape::right_stage(step), x, row, end, column0, in);
+        [&](int step, int stage) {
+          const int64_t row = first + int64_t{step} * Shape::kDepth;
+          load(LeftTile{Shape::left_stage(stage)}, dy, row, end, row0, out);
+          load(RightTile{Shape::right_stage(stage)}, x, row, end, column0, in);
         },
-        [&](int64_t step) {
-          multiply_stage<Shape, false, false>(LeftTile{Shape::left_stage(step)},
-                                              RightTile{Shape::right_stage(step)}, sums);
+        [&](int step, int stage) {
+          multiply_stage<Shape, false, false>(LeftTile{Shape::left_stage(stage)},
+                                              RightTile{Shape::right_stage(stage)}, sums);
           if (step % kSteps != kSteps - 1 && step != steps - 1) return;
           Shape::for_all([&](int m, int n, int i, int, int) { total[m][n][i] += sums[m][n][i]; });
           Shape::clear(sums);

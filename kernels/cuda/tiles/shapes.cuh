@@ -6,14 +6,14 @@
 
 namespace pagoda::PAGODA_MACHINE {
 
-// Calls body(Shape()) for operands of dt. `large_tiles`: how many large tiles the result has. If
+// Calls body(Shape()) for operands of dt. `large_tiles`: how many tiles of Large the result has. If
 // they are too few to occupy the processor, small tiles occupy more of it.
-template <typename Body>
+template <typename Large, typename Body>
 void with_shape(Processor processor, DType dt, int64_t large_tiles, Body&& body) {
   if (dt == DType::kF32) return body(SmallShape<PlainUnit<float>>());
   if (!processor.bf16_cores) return body(SmallShape<Fp16Unit>());
   if (large_tiles < processor.multiprocessors) return body(SmallShape<TensorUnit>());
-  body(LargeShape());
+  body(Large());
 }
 
 }  // namespace pagoda::PAGODA_MACHINE

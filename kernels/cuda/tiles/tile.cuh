@@ -42,6 +42,40 @@ Matrix<T> matrix_of(const void* base, int64_t stride) {
   return {static_cast<const T*>(base), stride, aligned};
 }
 
+// A thread's share of a tile's chunks, when kThreads threads load it: chunk(j) of row(j), j below
+// kCount. Where the tile's width allows it they lie below one another, so that their addresses in
+// shared memory differ by constants.
+template <int kThreads, typename TileType>
+struct Share {
+  static constexpr int kChunks = TileType::kChunks;
+  static constexpr int kCount = TileType::kRows * kChunks / kThreads;
+  static_assert(TileType::kRows * kChunks % kThreads == 0);
+
+  PAGODA_GPU static int row(int j) {
+    const unsigned thread = static_cast<unsigned>(thread_number());
+    if constexpr (kThreads % kChunks == 0) {
+      return static_cast<int>(thread / kChunks) + j * (kThreads / kChunks);
+    } else {
+      return static_cast<int>((thread + static_cast<unsigned>(j * kThreads)) / kChunks);
+    }
+  }
+  PAGODA_GPU static int chunk(int j) {
+    const unsigned thread = static_cast<unsigned>(thread_number());
+    if constexpr (kThreads % kChunks == 0) {
+      return static_cast<int>(thread % kChunks);
+    } else {
+      return static_cast<int>((thread + static_cast<unsigned>(j * kThreads)) % kChunks);
+    }
+  }
+  PAGODA_GPU static typename TileType::Element* at(const TileType& tile, int j) {
+    if constexpr (kThreads % kChunks == 0 && kThreads / kChunks % 8 == 0) {  // swizzled alike
+      return tile.chunk(row(0), chunk(0)) + j * (kThreads / kChunks) * TileType::kColumns;
+    } else {
+      return tile.chunk(row(j), chunk(j));
+    }
+  }
+};
+
 // A chunk's first `count` elements, then zeros.
 template <typename T>
 PAGODA_GPU void copy_chunk(T* target, const T* source, int64_t count, bool aligned) {
@@ -55,35 +89,43 @@ PAGODA_GPU void copy_chunk(T* target, const T* source, int64_t count, bool align
   for (int i = 0; i < kChunk; ++i) target[i] = i < valid ? source[i] : rounded<T>(0.0f);
 }
 
-// Fills a tile with columns [column, column + kColumns) of the rows that row_at(i) points to for
-// tile row i, nullptr: a row of zeros. Columns from `columns` on are zeros. Threads share out the
-// chunks. `any`: one of the rows.
+// Fills a tile with columns [column, column + kColumns) of rows: row i begins at row_at(i), if
+// i < `rows`; behind these, and from column `columns` on, are zeros. Every row begins on 16 bytes
+// if `aligned`. `any`: one of the rows. A tile of which nothing lacks takes few instructions: by
+// them, not by memory, products are limited otherwise.
 template <int kThreads, typename TileType, typename T, typename RowAt>
-PAGODA_GPU void load_rows_at(const TileType& tile, bool aligned, const T* any, int64_t column,
-                             int64_t columns, const RowAt& row_at) {
-  constexpr int kAll = TileType::kRows * TileType::kChunks;
-  static_assert(kAll % kThreads == 0);
-  PAGODA_UNROLL
-  for (int j = 0; j < kAll / kThreads; ++j) {
-    const int i = thread_number() + j * kThreads;
-    const int row = i / TileType::kChunks, chunk = i % TileType::kChunks;
+PAGODA_GPU void load_rows_at(const TileType& tile, bool aligned, int64_t rows, const T* any,
+                             int64_t column, int64_t columns, const RowAt& row_at) {
+  using Chunks = Share<kThreads, TileType>;
+  if (aligned && rows >= TileType::kRows && column + TileType::kColumns <= columns) {
+    const T* from[Chunks::kCount];
+    PAGODA_UNROLL
+    for (int j = 0; j < Chunks::kCount; ++j) {
+      from[j] = row_at(Chunks::row(j)) + (column + Chunks::chunk(j) * TileType::kChunk);
+    }
+    PAGODA_UNROLL
+    for (int j = 0; j < Chunks::kCount; ++j) {
+      copy_async16(Chunks::at(tile, j), from[j]);
+    }
+    return;
+  }
+  PAGODA_NO_UNROLL
+  for (int j = 0; j < Chunks::kCount; ++j) {
+    const int row = Chunks::row(j), chunk = Chunks::chunk(j);
     const int64_t first = column + chunk * TileType::kChunk;
-    const T* from = row_at(row);
-    const bool there = from != nullptr && first < columns;
-    const T* source = there ? from + first : any;
-    copy_chunk(tile.chunk(row, chunk), source, there ? columns - first : 0, aligned);
+    const bool there = row < rows && first < columns;
+    const T* source = there ? row_at(row) + first : any;
+    copy_chunk(Chunks::at(tile, j), source, there ? columns - first : 0, aligned);
   }
 }
 
-// The same of the rows of a matrix that row_of(i) names, -1: a row of zeros.
-template <int kThreads, typename TileType, typename T, typename RowOf>
-PAGODA_GPU void load_tile(const TileType& tile, const Matrix<T>& matrix, int64_t column,
-                          int64_t columns, const RowOf& row_of) {
-  load_rows_at<kThreads>(tile, matrix.aligned, matrix.base, column, columns,
-                         [&](int i) -> const T* {
-                           const int64_t row = row_of(i);
-                           return row >= 0 ? matrix.base + row * matrix.stride : nullptr;
-                         });
+// The same of a matrix's rows from `row` on.
+template <int kThreads, typename TileType, typename T>
+PAGODA_GPU void load_tile(const TileType& tile, const Matrix<T>& matrix, int64_t row, int64_t rows,
+                          int64_t column, int64_t columns) {
+  const T* first = matrix.base + row * matrix.stride;
+  load_rows_at<kThreads>(tile, matrix.aligned, rows, matrix.base, column, columns,
+                         [&](int i) -> const T* { return first + i * matrix.stride; });
 }
 
 }  // namespace pagoda::PAGODA_MACHINE

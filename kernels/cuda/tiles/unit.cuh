@@ -55,9 +55,8 @@ struct TensorUnit {
   }
   template <int kCount>
   PAGODA_GPU static Left left_of_sums(const float (&c)[kCount][4], int step) {
-    return left_of_pairs(c[2 * step], c[2 * step + 1], [](float low, float high) {
-      return uint32_t{to_bf16(low).bits} | uint32_t{to_bf16(high).bits} << 16;
-    });
+    return left_of_pairs(c[2 * step], c[2 * step + 1],
+                         [](float low, float high) { return bf16_pair(low, high); });
   }
   template <typename Pair>
   PAGODA_GPU static Left left_of_pairs(const float (&low)[4], const float (&high)[4],
