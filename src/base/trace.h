@@ -28,7 +28,7 @@ struct TraceLabel {
     const char* name = nullptr;  // a literal
     int64_t value = 0;
   };
-  static constexpr int kMostArgs = 5;
+  static constexpr int kMostArgs = 6;
 
   std::string name;  // "expert L3 E12"
   std::array<Arg, kMostArgs> args{};

@@ -31,6 +31,8 @@ class Carrier {
 
   virtual int rank() const = 0;  // from 0
   virtual int size() const = 0;  // ranks, at least 1
+  // The name of a rank's host, which is the same at all ranks.
+  virtual std::string host(int rank) const = 0;
 
   struct Message {
     int64_t id = 0;  // returned when it has ended

@@ -18,19 +18,24 @@ int64_t weight_of(int64_t bytes) { return std::max(bytes, kLeastWeight); }
 
 }  // namespace
 
-CarrierFlows::CarrierFlows(std::unique_ptr<Carrier> carrier,
-                           std::function<std::string(int)> name_of, RankWaits& waits)
+CarrierFlows::CarrierFlows(std::unique_ptr<Carrier> carrier, RankWaits& waits)
     : carrier_(std::move(carrier)),
-      name_of_(std::move(name_of)),
       waits_(waits),
       rank_(carrier_->rank()),
-      size_(carrier_->size()),
-      sending_(static_cast<size_t>(size_)) {}
+      size_(carrier_->size()) {
+  for (int rank = 0; rank < size_; ++rank) hosts_.push_back(carrier_->host(rank));
+}
+
+std::string CarrierFlows::rank_text(int rank) const {
+  return strf("rank %d on ", rank) + hosts_[rank];
+}
 
 void CarrierFlows::add(CarriedMessage message) {
   const Key key = {message.channel, message.peer, message.sends};
+  CHECK(message.queue < 0 || is_link(key));
   auto active = std::make_shared<Active>();
   active->message = std::move(message);
+  if (active->message.queue >= 0) queues_[active->message.queue].push_back(active);
   flows_[key].messages.push_back(std::move(active));
 }
 
@@ -61,7 +66,7 @@ void CarrierFlows::start_parts(const Key& key, Flow& flow) {
   while (flow.next < flow.messages.size() && error_.ok()) {
     const std::shared_ptr<Active> active = flow.messages[flow.next];
     if (active->begin_us < 0) {
-      if (!active->message.ready.happened()) return;
+      if (!active->message.ready.happened() || !has_turn(*active)) return;
       active->begin_us = now_us_;
     }
     if (!start_part(key, flow, active)) return;
@@ -69,13 +74,33 @@ void CarrierFlows::start_parts(const Key& key, Flow& flow) {
   }
 }
 
+// REQUIRES: the message has not begun.
+bool CarrierFlows::has_turn(const Active& active) {
+  if (active.message.queue < 0) return true;
+  std::deque<std::shared_ptr<Active>>& queue = queues_[active.message.queue];
+  while (queue.front()->ended) queue.pop_front();
+  int under_way = 0;
+  for (const std::shared_ptr<Active>& before : queue) {
+    if (before.get() == &active) break;
+    if (before->ended) continue;
+    if (!before->all_started) return false;
+    under_way += before->under_way;
+  }
+  return under_way <= kLeadParts;
+}
+
+// A notice is one part, whose size its receiver asks for.
+int64_t CarrierFlows::part_bytes(const CarriedMessage& message) const {
+  if (message.channel == kNoticeChannel) return Carrier::kMostBytes;
+  const bool is_far = hosts_[message.peer] != hosts_[rank_];
+  return is_far || message.queue >= 0 ? kSmallPartBytes : Carrier::kMostBytes;
+}
+
 // Returns false if there is no room in the window.
 bool CarrierFlows::start_part(const Key& key, Flow& flow, const std::shared_ptr<Active>& active) {
   const CarriedMessage& message = active->message;
-  const int64_t bytes = std::min(message.bytes - active->started, Carrier::kMostBytes);
-  const int64_t under_way =
-      message.sends ? sending_[static_cast<size_t>(message.peer)] : flow.under_way;
-  if (flow.under_way > 0 && under_way + weight_of(bytes) > kWindowBytes) return false;
+  const int64_t bytes = std::min(message.bytes - active->started, part_bytes(message));
+  if (flow.under_way > 0 && flow.under_way + weight_of(bytes) > kWindowBytes) return false;
   start(key, flow, message.data + active->started, bytes, active);
   ++active->under_way;
   active->started += bytes;
@@ -91,7 +116,6 @@ void CarrierFlows::start(const Key& key, Flow& flow, std::byte* data, int64_t by
   under_way_[next_id_++] = {key, std::move(active), bytes};
   flow.under_way += weight_of(bytes);
   ++flow.parts;
-  if (sends) sending_[static_cast<size_t>(peer)] += weight_of(bytes);
   moved_ = true;
 }
 
@@ -122,11 +146,9 @@ void CarrierFlows::end_part(const Carrier::Ended& ended) {
   CHECK(found != under_way_.end(), "what was not under way has ended");
   const Part part = std::move(found->second);
   under_way_.erase(found);
-  const auto [channel, peer, sends] = part.key;
   Flow& flow = flows_[part.key];
   flow.under_way -= weight_of(part.bytes);
   flow.moved_us = now_us_;
-  if (sends) sending_[static_cast<size_t>(peer)] -= weight_of(part.bytes);
   if (!part.active) return;
   Active& active = *part.active;
   --active.under_way;
@@ -203,9 +225,9 @@ void CarrierFlows::blame(const Standing& late) {
   const int culprit = chain->culprit();
   const std::string silence =
       strf(" has been silent for %g s in ", message.deadline_s) + message.about();
-  std::string what = name_of_(message.peer);
+  std::string what = rank_text(message.peer);
   if (culprit != message.peer) {
-    what = name_of_(culprit) + " goes no further: " + what + ", which waits for it,";
+    what = rank_text(culprit) + " goes no further: " + what + ", which waits for it,";
   }
   what += silence;
   if (chain->is_circle()) {
@@ -235,7 +257,15 @@ void CarrierFlows::break_off(const Status& why) {
   end_ready(why, 0);
 }
 
+void CarrierFlows::close() {
+  carrier_.reset();
+  under_way_.clear();
+  queues_.clear();
+  flows_.clear();
+}
+
 void CarrierFlows::end_ready(const Status& why, int first_channel) {
+  queues_.clear();  // neither after an error nor on a link that was given up does anything begin
   for (auto& [key, flow] : flows_) {
     if (std::get<0>(key) < first_channel) continue;
     for (const std::shared_ptr<Active>& active : flow.messages) {
@@ -261,6 +291,9 @@ Status CarrierFlows::forget(const void* owner) {
       finish(*active, Status(Exit::kStopped, "given up"));
     }
     drop_ended(flow);
+  }
+  for (auto& [queue, messages] : queues_) {
+    std::erase_if(messages, [](const auto& active) { return active->ended; });
   }
   return error_;
 }
@@ -289,7 +322,8 @@ LinkNotice CarrierFlows::notice_for(int to) const {
 }
 
 void CarrierFlows::stop_link(const Status& why, int by) {
-  giving_up_ = GivingUp{why, by, now_us_, std::vector<bool>(sending_.size()), false};
+  giving_up_ =
+      GivingUp{why, by, monotonic_us(), std::vector<bool>(static_cast<size_t>(size_)), false};
   giving_up_->heard[static_cast<size_t>(rank_)] = true;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
@@ -328,7 +362,7 @@ void CarrierFlows::take_notice() {
 
 void CarrierFlows::hear(int peer, const std::string& text) {
   const std::optional<LinkNotice> notice = LinkNotice::parse(text, size_);
-  if (!notice) return fail(Exit::kIoError, name_of_(peer) + " sent a notice that is none");
+  if (!notice) return fail(Exit::kIoError, rank_text(peer) + " sent a notice that is none");
   if (!giving_up_) stop_link(notice->why, notice->by);
   if (giving_up_->heard[static_cast<size_t>(peer)]) return;
   giving_up_->heard[static_cast<size_t>(peer)] = true;
@@ -359,10 +393,10 @@ void CarrierFlows::check_giving_up() {
   }
   const double waited_s = 1e-6 * static_cast<double>(now_us_ - giving_up_->begin_us);
   if (link_deadline_s_ == 0 || waited_s < link_deadline_s_) return;
-  error_ = Status(Exit::kStopped, name_of_(waits_for) +
-                                      strf(" has been silent for %g s after this: ",
-                                           link_deadline_s_) +
-                                      giving_up_->why.message());
+  error_ =
+      Status(Exit::kStopped, rank_text(waits_for) +
+                                 strf(" has been silent for %g s after this: ", link_deadline_s_) +
+                                 giving_up_->why.message());
 }
 
 }  // namespace pagoda

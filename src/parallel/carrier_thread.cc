@@ -52,8 +52,7 @@ class CarrierThread::Loop {
   Status call(std::function<Status(Carrier&)> work);
   Status leave(double deadline_s);
   bool stop();  // false: the thread is within the carrier, which does not return
-  void set_hosts(std::vector<std::string> hosts);
-  std::string rank_text(int of) const;
+  std::string rank_text(int of) const { return flows_->rank_text(of); }
 
   int rank = 0, size = 1;  // once it is open
   RankWaits waits;
@@ -67,7 +66,7 @@ class CarrierThread::Loop {
   bool advance();
   void pause(bool moved);
 
-  // The thread's.
+  // The thread's, but for what any thread may ask of flows_.
   std::optional<CarrierFlows> flows_;
   int64_t moved_us_ = 0;
   bool was_given_up_ = false, forget_waits_ = false;
@@ -90,7 +89,6 @@ class CarrierThread::Loop {
   double link_deadline_s_ = 0;
   bool opened_ = false, left_ = false;
   bool within_ = true;  // in a call of the carrier's that may never return
-  std::vector<std::string> hosts_;
 };
 
 void CarrierThread::Loop::run(const Open& open) {
@@ -101,8 +99,7 @@ void CarrierThread::Loop::run(const Open& open) {
     if (opened.ok()) {
       rank = opened.value()->rank();
       size = opened.value()->size();
-      flows_.emplace(
-          opened.take(), [this](int of) { return rank_text(of); }, waits);
+      flows_.emplace(opened.take(), waits);
     }
     status_ = opened.status();
     opened_ = true;
@@ -112,11 +109,12 @@ void CarrierThread::Loop::run(const Open& open) {
   answered_.notify_all();
   if (!flows_) return;
   for (;;) {
-    if (woken_.exchange(false) && !take_posted()) return;
+    if (woken_.exchange(false) && !take_posted()) break;
     const bool moved = !failed_ && advance();
     if (failed_) flows_->break_off(status());
     pause(moved);
   }
+  flows_->close();  // here: who wakes the loop just now may hold it for longer
 }
 
 // Returns whether anything happened.
@@ -262,17 +260,6 @@ bool CarrierThread::Loop::stop() {
   return !within_;
 }
 
-void CarrierThread::Loop::set_hosts(std::vector<std::string> hosts) {
-  std::lock_guard lock(mutex_);
-  hosts_ = std::move(hosts);
-}
-
-std::string CarrierThread::Loop::rank_text(int of) const {
-  std::lock_guard lock(mutex_);
-  const auto i = static_cast<size_t>(of);
-  return strf("rank %d", of) + (i < hosts_.size() ? " on " + hosts_[i] : "");
-}
-
 // Returns false when the thread is to end.
 bool CarrierThread::Loop::take_posted() {
   std::vector<CarriedMessage> posted;
@@ -379,7 +366,11 @@ void CarrierThread::post(std::vector<CarriedMessage> messages) {
   for (const CarriedMessage& message : messages) ready.push_back(message.ready);
   loop_->post(std::move(messages));
   for (const Event& event : ready) {
-    if (!event.happened()) event.when_happened([loop = loop_] { loop->wake(); });
+    if (event.happened()) continue;
+    // The loop has the message, which has the event, which may never happen.
+    event.when_happened([waker = std::weak_ptr(loop_)] {
+      if (const auto loop = waker.lock()) loop->wake();
+    });
   }
 }
 
@@ -397,9 +388,6 @@ Status CarrierThread::call(std::function<Status(Carrier&)> work) {
   return loop_->call(std::move(work));
 }
 Status CarrierThread::leave(double deadline_s) { return loop_->leave(deadline_s); }
-void CarrierThread::set_hosts(std::vector<std::string> hosts) {
-  loop_->set_hosts(std::move(hosts));
-}
 std::string CarrierThread::rank_text(int rank) const { return loop_->rank_text(rank); }
 
 }  // namespace pagoda

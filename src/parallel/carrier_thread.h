@@ -66,9 +66,7 @@ class CarrierThread {
 
   RankWaits& waits();  // for heartbeats, which end before this
 
-  // Names of the ranks' hosts, for errors. Any thread.
-  void set_hosts(std::vector<std::string> hosts);
-  std::string rank_text(int rank) const;  // "rank 2 on node07"
+  std::string rank_text(int rank) const;  // "rank 2 on node07"; any thread
 
  private:
   class Loop;

@@ -29,6 +29,10 @@ struct Transfer {
   int64_t bytes = 0;
   int64_t rows = 0;        // of tokens, that the bytes are; 0: they are others
   std::string about = "";  // what an error calls it, "receive L3 b5"; may be empty
+  // Not 0: it takes turns with other transfers that have the same here, so that a network card
+  // sends one of them at a time, or nearly, and takes one (parallel/mpi_link.h). Other links do not
+  // heed it.
+  int turns = 0;
 
   // "transfer 17 from 0 to 2 (receive L3 b5)"
   std::string text() const {
@@ -41,6 +45,7 @@ struct Transfer {
 struct LinkEnd {
   int rank = 0;
   Device* gpu = nullptr;  // whose memory it is; nullptr: the host's, or another rank's
+  int card = 0;           // the network card of its rank that it goes by
   bool operator==(const LinkEnd&) const = default;
 };
 

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "parallel/host_name.h"
 
 namespace pagoda {
 namespace {
@@ -47,11 +46,7 @@ Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::join(CarrierThread::Op
                                                                double deadline_s) {
   ASSIGN_OR_RETURN(std::unique_ptr<CarrierThread> thread,
                    CarrierThread::start(std::move(open), deadline_s));
-  std::unique_ptr<MpiCommunicator> all(new MpiCommunicator(std::move(thread), deadline_s));
-  ASSIGN_OR_RETURN(std::vector<std::string> hosts, all->gather(host_name()));
-  for (std::string& host : hosts) host = printable(host);
-  all->thread_->set_hosts(std::move(hosts));
-  return all;
+  return std::unique_ptr<MpiCommunicator>(new MpiCommunicator(std::move(thread), deadline_s));
 }
 
 MpiCommunicator::~MpiCommunicator() {

@@ -11,9 +11,8 @@ namespace pagoda {
 
 class MpiCommunicator final : public Communicator {
  public:
-  // Opens the carrier and learns the hosts of all, which every rank does. kStopped when one does
-  // not join within `deadline_s`, which also becomes the deadline of later calls (0: none), and
-  // errors of `open`.
+  // Opens the carrier, which every rank does. kStopped when one does not join within `deadline_s`,
+  // which also becomes the deadline of later calls (0: none), and errors of `open`.
   static Result<std::unique_ptr<MpiCommunicator>> join(CarrierThread::Open open, double deadline_s);
   // leave(), unless that was called or it is broken.
   ~MpiCommunicator() override;

@@ -30,7 +30,10 @@ MpiLink::MpiLink(MpiCommunicator& all, std::vector<LinkEnd> ends, double deadlin
       trace_(trace),
       ends_of_(static_cast<size_t>(all.size())),
       traffic_(ends_of_.size()) {
-  for (const LinkEnd& end : ends_) place_.push_back(ends_of_.at(static_cast<size_t>(end.rank))++);
+  for (const LinkEnd& end : ends_) {
+    place_.push_back(ends_of_.at(static_cast<size_t>(end.rank))++);
+    cards_ = std::max(cards_, end.card + 1);
+  }
   const int most = *std::max_element(ends_of_.begin(), ends_of_.end());
   CHECK(CarrierFlows::kFirstLinkChannel + most * most <= Carrier::kMostChannel,
         "a rank has %d endpoints", most);
@@ -71,6 +74,13 @@ int MpiLink::channel(const Transfer& transfer) const {
          place_[transfer.to];
 }
 
+// The queue of this end's messages: each card has one for each direction and Transfer::turns.
+int MpiLink::queue(const Transfer& transfer, bool sends) const {
+  if (transfer.turns == 0) return -1;
+  const int card = ends_[sends ? transfer.from : transfer.to].card;
+  return 2 * (transfer.turns * cards_ + card) + (sends ? 1 : 0);
+}
+
 void MpiLink::check_order(const Transfer& transfer) {
   const auto [newest, is_first] =
       newest_.try_emplace({transfer.from, transfer.to}, transfer.number);
@@ -86,6 +96,7 @@ CarriedMessage MpiLink::message(const std::shared_ptr<UnderWay>& under_way, std:
   message.sends = under_way->sends;
   message.peer = ends_[under_way->sends ? transfer.to : transfer.from].rank;
   message.channel = channel(transfer);
+  message.queue = queue(transfer, under_way->sends);
   message.data = data;
   message.bytes = bytes;
   message.ready = std::move(ready);
@@ -109,12 +120,15 @@ void MpiLink::end(UnderWay& under_way, const CarriedMessage::End& end) {
     TraceLabel label{transfer.about.empty() ? "transfer" : transfer.about, {}, 0};
     label.add("number", transfer.number).add("from", transfer.from).add("to", transfer.to);
     label.add(kTraceBytes, transfer.bytes);
+    if (transfer.rows > 0) label.add("rows", transfer.rows);
+    if (transfer.turns > 0) label.add("turns", transfer.turns);
     trace_->span(trace_lane(*trace_, under_way.sends, peer), under_way.begin_us, end.end_us,
                  std::move(label));
   }
   std::lock_guard lock(mutex_);
   PeerTraffic& traffic = traffic_[static_cast<size_t>(peer)];
   (under_way.sends ? traffic.sent : traffic.received).add(transfer);
+  traffic.in_turn += transfer.turns > 0;
   (under_way.sends ? traffic.sending_us : traffic.receiving_us) += end.end_us - under_way.begin_us;
 }
 

@@ -6,11 +6,27 @@
 // endpoints is a channel, so that no pair waits for another, whatever the order in which its ends
 // come to it.
 //
+// Transfers with turns (Transfer::turns) begin at either end in the order in which they are issued
+// there, each when those before it on its card are all but through (carrier_flows.h); what a card
+// sends and what it takes have turns of their own. So rounds of an exchange
+// (plan/rounds/exchange_order.h) stay rounds: without turns a card serves whoever is there, several
+// at a time where its rank has several devices, and others wait for all of them.
+//
+// Turns cannot deadlock. All ranks issue their parts of one total order, in which each send stands
+// before its receive (parallel/link.h); REQUIRES: of transfers with turns, right before it, or with
+// none of them between the two. Then one transfer is sent before another where it is received
+// before it, and "before" is one order for all cards. Of the transfers that have not ended, take
+// the first of the total order. What its lanes have before it waits for earlier transfers alone,
+// and ends. What is before it in its pair, in the turns of both cards and in pinned memory is
+// earlier, and has ended. So it begins at both ends, its flow has room for a part, and it moves: it
+// ends.
+//
 // A link that was given up is the last one of its communicator, which goes on. An error of a
 // transfer is one of the communicator and of all other transfers (carrier_thread.h).
 // One is that a transfer does not move within the deadline: kStopped names rank, host, transfer and
-// what it is. The clock runs once this end's lane is there, while the transfer is the first of its
-// pair.
+// what it is. The clock runs once this end's lane is there and it has its turn, while the transfer
+// is the first of its pair. So a deadline must be longer than what the other end has before it in
+// turn.
 #pragma once
 
 #include <array>
@@ -59,6 +75,7 @@ class MpiLink final : public Link {
   // added up; those of several pairs may overlap.
   struct PeerTraffic {
     Count sent, received;
+    int64_t in_turn = 0;  // transfers of these
     int64_t sending_us = 0, receiving_us = 0;
   };
   std::vector<PeerTraffic> traffic() const;  // [rank]; any thread
@@ -83,6 +100,7 @@ class MpiLink final : public Link {
   MpiLink(MpiCommunicator& all, std::vector<LinkEnd> ends, double deadline_s, Trace* trace);
   Status stage();
   int channel(const Transfer& transfer) const;
+  int queue(const Transfer& transfer, bool sends) const;
   void check_order(const Transfer& transfer);
   CarriedMessage message(const std::shared_ptr<UnderWay>& transfer, std::byte* data, int64_t bytes,
                          Event ready, Event ended);
@@ -97,6 +115,7 @@ class MpiLink final : public Link {
   Trace* const trace_;
   std::vector<int> place_;                         // [endpoint] among those of its rank
   std::vector<int> ends_of_;                       // [rank] how many
+  int cards_ = 1;                                  // of a rank, at most
   std::map<std::pair<int, int>, int64_t> newest_;  // [from, to] number
   std::map<std::pair<int, int>, Staging> out_;     // [from, to]
   std::map<int, Staging> in_;                      // [to]

@@ -439,6 +439,7 @@ void Executor::synchronize() {
       if (lane) s.wait(lane->record());
     }
   }
+  for (const auto& [lane, second] : second_) s.wait(second.stream->record());
   s.wait(optimizer_->record());
   if (arriving_) s.wait(arriving_->record());
   if (leaving_) s.wait(leaving_->record());

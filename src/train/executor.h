@@ -92,12 +92,13 @@ class Executor {
 
   // Compute, with several devices what leaves and what arrives, and either apart on its way back,
   // with several stages what arrives from others, weights of guests where these come from other
-  // ranks, and sums of experts where these travel; the optimizer's stream comes on top, once.
-  // in_lanes: RunShape's.
+  // ranks, sums of experts where these travel, and second ones of those for rows that arrive, where
+  // these come in turn; the optimizer's stream comes on top, once. in_lanes: RunShape's.
   static constexpr int streams_per_device(int devices, int stages, bool far_guests,
-                                          bool expert_sums, bool ways_apart, int in_lanes) {
+                                          bool expert_sums, bool ways_apart, int in_lanes,
+                                          bool in_turn) {
     return 1 + (devices > 1 ? 1 + in_lanes : 0) + (stages > 1 ? 2 : 0) + (far_guests ? 1 : 0) +
-           (expert_sums ? 1 : 0) + (ways_apart ? 2 : 0);
+           (expert_sums ? 1 : 0) + (ways_apart ? 2 : 0) + (in_turn ? (ways_apart ? 2 : 1) : 0);
   }
   // With several ranks, on the host: for weights that arrive or leave, and for routing.
   static constexpr int kStreamsOfRanks = 3;
@@ -212,6 +213,8 @@ class Executor {
   void clear_frozen(const Task& task, float* gradient, Stream& s);
   void make_lanes();
   Stream& stream_of(const Task& task);
+  bool leaves_rank(const Task& task) const;
+  int turns_of(const Task& task) const;
   double slowness(const Task& task) const;  // how many times as long its work takes
   // The task's device among the rank's.
   size_t own(const Task& task) const { return static_cast<size_t>(task.device - own_.first); }
@@ -311,6 +314,16 @@ class Executor {
   const Trace::Lane issue_lane_;  // lane of the calling thread
   std::vector<std::unique_ptr<Stream>> compute_;  // [device]
   std::vector<Lanes> lanes_;                      // [device]; empty with one device
+  // What arrives in turn from other ranks comes by its lane and by a second stream alternately. So
+  // one of them has come to the next transfer before the other has all of the one before, and its
+  // sender need not wait to hear of it. Rows are put in their places on the stream by which they
+  // came: the other one would come to its next transfer only behind them.
+  struct SecondStream {
+    std::unique_ptr<Stream> stream;
+    bool is_next = false;
+    Stream* newest = nullptr;  // by which the lane's newest transfer comes
+  };
+  std::map<std::pair<size_t, Lane>, SecondStream> second_;  // [device, lane]
   Channels sent_, received_;
   std::unique_ptr<Stream> optimizer_;
   std::unique_ptr<Stream> arriving_, leaving_, routing_;  // nullptr with one rank

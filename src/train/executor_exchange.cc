@@ -25,6 +25,16 @@ void Executor::make_lanes() {
       add(Lane::kOutBack, strf("out back %zu", d));
       add(Lane::kInBack, strf("in back %zu", d));
     }
+    if (setup_.shape->exchange == ExchangeOrder::kRounds && setup_.shape->ranks() > 1) {
+      for (const Lane lane : {Lane::kIn, Lane::kInBack}) {
+        if (!lanes[static_cast<size_t>(lane)]) continue;
+        const char* back = lane == Lane::kInBack ? " back" : "";
+        SecondStream& second = second_[{d, lane}];
+        second.stream =
+            setup_.devices[d]->make_stream(strf("second in%s %zu", back, d), WorkKind::kLink);
+        second.newest = lanes[static_cast<size_t>(lane)].get();
+      }
+    }
     if (setup_.shape->has_far_guests()) add(Lane::kWeights, strf("in weights %zu", d));
     if (setup_.shape->expert_sums_travel()) {
       add(Lane::kSums, strf("in sums %zu", d));
@@ -43,7 +53,30 @@ Stream& Executor::stream_of(const Task& task) {
   if (task.lane == Lane::kCompute) return *compute_[own(task)];
   const std::unique_ptr<Stream>& lane = lanes_[own(task)][static_cast<size_t>(task.lane)];
   CHECK(lane, "device %d has no lane %d", task.device, static_cast<int>(task.lane));
-  return *lane;
+  const auto found = second_.find({own(task), task.lane});
+  if (found == second_.end()) return *lane;
+  SecondStream& second = found->second;
+  if (receives(task.kind)) {
+    second.newest = lane.get();
+    if (turns_of(task) > 0 && !setup_.link->by_rounds()) {
+      second.is_next = !second.is_next;
+      if (!second.is_next) second.newest = second.stream.get();
+    }
+  }
+  const bool follows = receives(task.kind) || task.kind == TaskKind::kPlaceRows;
+  return follows ? *second.newest : *lane;
+}
+
+bool Executor::leaves_rank(const Task& task) const {
+  return setup_.shape->rank_of(task.device) != setup_.shape->rank_of(task.peer);
+}
+
+// Transfer::turns. What goes to experts and what comes back have turns of their own where they have
+// lanes of their own, and so have stages: else one would wait for the other.
+int Executor::turns_of(const Task& task) const {
+  if (!task.in_turn || !leaves_rank(task)) return 0;
+  const bool back = task.lane == Lane::kOutBack || task.lane == Lane::kInBack;
+  return 1 + 2 * setup_.shape->stages.of_device(task.device) + (back ? 1 : 0);
 }
 
 void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerRouting& routing) {
@@ -66,9 +99,13 @@ Transfer Executor::next_transfer(const Task& task, Channels& channels) const {
   const RunShape& shape = *setup_.shape;
   const auto [from, to] = transfer_ends(shape, task);
   // Only transfers between ranks can fail.
-  const bool leaves = shape.rank_of(task.device) != shape.rank_of(task.peer);
-  return {channels[{from, to}]++, from, to, task.bytes, task.rows,
-          leaves ? task_label(task).name : ""};
+  return {channels[{from, to}]++,
+          from,
+          to,
+          task.bytes,
+          task.rows,
+          leaves_rank(task) ? task_label(task).name : "",
+          turns_of(task)};
 }
 
 // A microbatch's routing on its way from the device that attends to a rank.
@@ -198,6 +235,8 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   for (const Lane lane : {Lane::kIn, Lane::kInBack}) {
     const auto& arriving = lanes_[own(task)][static_cast<size_t>(lane)];
     if (arriving) arriving->wait(indexed_at_[own(task)]);
+    const auto second = second_.find({own(task), lane});
+    if (second != second_.end()) second->second.stream->wait(indexed_at_[own(task)]);
   }
 }
 

@@ -99,14 +99,17 @@ Status messages(Communicator& all) {
   return all.barrier();
 }
 
-// Each rank has two devices and its host's memory. If `differs`, rank 0 sends other bytes than rank
-// 1 waits for, after many that are right.
-Status transfer(MpiCommunicator& all, bool differs) {
+// Each rank has two devices, which share a card or have one each, and its host's memory. If
+// `differs`, rank 0 sends other bytes than rank 1 waits for, after many that are right.
+Status transfer(MpiCommunicator& all, bool differs, int cards = 1, int turns = 0) {
   TransferTrial trial;
+  trial.turns = turns;
   trial.transfers = 300;
   trial.most_bytes = 3 * 1024 * 1024 + 5;
   std::vector<LinkEnd> ends;
-  for (int device = 0; device < 2 * all.size(); ++device) ends.push_back({device / 2, nullptr});
+  for (int device = 0; device < 2 * all.size(); ++device) {
+    ends.push_back({device / 2, nullptr, device % cards});
+  }
   for (int host = 0; host < all.size(); ++host) ends.push_back({host, nullptr});
   for (const LinkEnd& end : ends) trial.rank_of.push_back(end.rank);
   ASSIGN_OR_RETURN(const auto link, MpiLink::create(all, ends, 1));
@@ -147,6 +150,7 @@ Status give_up(MpiCommunicator& all) {
     trial.most_bytes = 3 * 1024 * 1024 + 5;
     trial.giving_up = 1;
     trial.gives_up_at = 90;
+    trial.turns = device;
     std::vector<LinkEnd> ends;
     for (int end = 0; end < 2 * all.size(); ++end) ends.push_back({end / 2, nullptr});
     for (const LinkEnd& end : ends) trial.rank_of.push_back(end.rank);
@@ -189,6 +193,8 @@ Status wait_idly(Communicator& all) {
 
 Status run(const std::string& task, MpiCommunicator& all) {
   if (task == "transfers") return transfer(all, false);
+  if (task == "turns") return transfer(all, false, 1, 1);
+  if (task == "turns of two cards") return transfer(all, false, 2, 2);
   if (task == "other bytes") return transfer(all, true);
   if (task == "give up") return give_up(all);
   if (task == "stop in a transfer") return transfer_with_nobody(all, SIGSTOP);

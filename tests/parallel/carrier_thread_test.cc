@@ -1,75 +1,25 @@
 // The thread between messages and a carrier, on carriers in memory: what is sent arrives whole and
 // in order, small messages pass large ones, and after an error everything ends.
+#include "parallel/carrier_thread.h"
+
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <atomic>
 #include <random>
+#include <thread>
 
-#include "parallel/carrier_thread.h"
-#include "tests/testing/memory_network.h"
-#include "tests/testing/watchdog.h"
+#include "tests/parallel/carrier_ranks.h"
 
 namespace pagoda {
 namespace {
 
-using Bytes = std::vector<std::byte>;
-using Message = CarriedMessage;
+using CarrierThreadTest = CarrierRanks;
 
-// Known to both sides without a word: other bytes in each message, and in each 64 of them.
-Bytes content(int64_t bytes, int from, int to, int channel, int number) {
-  Bytes data(static_cast<size_t>(bytes));
-  auto word = static_cast<uint32_t>(from + 10 * to + 100 * channel + 10000 * number);
-  for (size_t i = 0; i < data.size(); i += 64, ++word) {
-    const uint32_t mixed = word * 0x9e3779b1u;
-    std::memset(&data[i], static_cast<int>(mixed >> 24), std::min<size_t>(64, data.size() - i));
-  }
-  return data;
-}
-
-class CarrierThreadTest : public testing::Test {
- protected:
-  void start(int ranks, uint64_t seed = 1) {
-    network_ = std::make_unique<MemoryNetwork>(ranks, seed);
-    for (int rank = 0; rank < ranks; ++rank) {
-      ranks_.push_back(
-          CarrierThread::start([this, rank] { return network_->carrier(rank); }, 0).take());
-      ranks_.back()->set_hosts({"a", "b", "c"});
-    }
-  }
-
-  // A message of the rank's, with an event for its end.
-  Message message(bool sends, int peer, int channel, Bytes& data, Event& ended) {
-    Message m;
-    m.sends = sends;
-    m.peer = peer;
-    m.channel = channel;
-    m.data = data.data();
-    m.bytes = std::ssize(data);
-    m.about = [channel] { return strf("talk %d", channel); };
-    ended = Event::make();
-    m.then = [ended](const CarriedMessage::End&) mutable { ended.signal(); };
-    return m;
-  }
-  Event send(int from, int to, int channel, Bytes& data) {
-    Event ended;
-    ranks_[from]->post({message(true, to, channel, data, ended)});
-    return ended;
-  }
-  Event receive(int from, int to, int channel, Bytes& data) {
-    Event ended;
-    ranks_[to]->post({message(false, from, channel, data, ended)});
-    return ended;
-  }
-
-  Watchdog watchdog_{"messages of carriers", std::chrono::seconds(120)};
-  std::unique_ptr<MemoryNetwork> network_;  // outlives the ranks
-  std::vector<std::unique_ptr<CarrierThread>> ranks_;
-};
-
-// Three ranks send each other messages of all sizes on three channels, each rank's from a thread of
-// its own, in a random order over the channels.
+// Three ranks, two of which are on one host, send each other messages of all sizes on three
+// channels, each rank's from a thread of its own, in a random order over the channels.
 TEST_F(CarrierThreadTest, MessagesArriveWholeAndInOrder) {
   constexpr int kMessages = 12;
+  hosts_ = {"a", "b", "a"};
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     ranks_.clear();
@@ -122,7 +72,7 @@ TEST_F(CarrierThreadTest, MessagesArriveWholeAndInOrder) {
             << talk.from << " to " << talk.to << " on " << talk.channel << ", message " << i;
       }
     }
-    EXPECT_LE(network_->most_under_way(), 4 * kMiB);  // the window, and a part of other channels
+    EXPECT_LE(network_->most_under_way(), 3 * 2 * kMiB);  // the windows of three channels
     for (const auto& rank : ranks_) EXPECT_TRUE(rank->status().ok());
   }
 }
@@ -169,7 +119,23 @@ TEST_F(CarrierThreadTest, SmallMessagesPassLargeOnes) {
   came.wait();
   again.wait();
   EXPECT_TRUE(large_target == large);
-  EXPECT_LE(network_->most_under_way(), 2 * kMiB + 8);
+  EXPECT_LE(network_->most_under_way(), 2 * kMiB + 2 * 8);
+}
+
+// A window of each channel, whatever others have under way.
+TEST_F(CarrierThreadTest, ChannelsHaveWindowsOfTheirOwn) {
+  start(2);
+  Bytes one = content(16 * kMiB, 0, 1, 5, 0), other = content(16 * kMiB, 0, 1, 6, 0);
+  Bytes one_target(one.size()), other_target(other.size()), word(8), heard(8);
+  const Event one_sent = send(0, 1, 5, one), other_sent = send(0, 1, 6, other);
+  send(0, 1, 7, word);
+  receive(0, 1, 7, heard).wait();
+  EXPECT_GE(network_->most_under_way(), 4 * kMiB);
+  receive(0, 1, 5, one_target);
+  receive(0, 1, 6, other_target);
+  one_sent.wait();
+  other_sent.wait();
+  EXPECT_LE(network_->most_under_way(), 4 * kMiB + 8);
 }
 
 TEST_F(CarrierThreadTest, OtherBytesEndEverything) {
@@ -366,6 +332,52 @@ TEST_F(CarrierThreadTest, WhoDoesNotJoinIsNotWaitedFor) {
     return Status(Exit::kUnavailable, "not here");
   };
   EXPECT_EQ(CarrierThread::start(refused, 0).status().message(), "not here");
+}
+
+// A carrier that says from which thread it is let go.
+class WatchedCarrier final : public Carrier {
+ public:
+  explicit WatchedCarrier(std::atomic<int>& gone) : gone_(gone) {}
+  ~WatchedCarrier() override { gone_ = std::this_thread::get_id() == opened_by_ ? 1 : -1; }
+
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string host(int) const override { return "a"; }
+  Status start(const Message&) override { return Status(); }
+  Status test(std::vector<Ended>&) override { return Status(); }
+  Result<Unasked> peek(int) override { return Unasked{}; }
+  void leave() override {}
+
+ private:
+  const std::thread::id opened_by_ = std::this_thread::get_id();
+  std::atomic<int>& gone_;
+};
+
+// What wakes the thread may hold its loop when the thread has ended; the carrier is gone by then,
+// and its own thread has deleted it.
+TEST_F(CarrierThreadTest, TheCarrierGoesWithItsThread) {
+  std::atomic<int> gone = 0;
+  auto thread = CarrierThread::start(
+      [&]() -> Result<std::unique_ptr<Carrier>> {
+        return std::unique_ptr<Carrier>(std::make_unique<WatchedCarrier>(gone));
+      },
+      0);
+  ASSERT_TRUE(thread.ok());
+  thread.value().reset();
+  EXPECT_EQ(gone.load(), 1);
+}
+
+// A link may be given up before the thread has looked at anything: the others have all of the
+// deadline from then on to say that they have heard.
+TEST_F(CarrierThreadTest, ALinkMayBeGivenUpAtOnce) {
+  MemoryNetwork network(2);
+  RankWaits waits;
+  CarrierFlows flows(network.carrier(0), waits);
+  flows.set_link_deadline(100);
+  flows.give_up(Status(Exit::kDiverged, "tired"));
+  const Result<bool> moved = flows.advance();
+  EXPECT_TRUE(moved.ok()) << moved.status().message();
+  EXPECT_TRUE(flows.is_settling());
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 // Links between ranks that are threads, over carriers in memory: transfers arrive whole and in
 // order, and whatever goes wrong is named and stops no lane.
+#include "parallel/mpi_link.h"
+
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <barrier>
 #include <functional>
 
-#include "parallel/mpi_link.h"
 #include "tests/testing/memory_network.h"
 #include "tests/testing/transfer_trial.h"
 #include "tests/testing/watchdog.h"
@@ -24,13 +26,16 @@ class MpiLinkTest : public testing::Test {
   // Runs each rank on a thread of its own, with a link between endpoints on these ranks.
   void run(const std::vector<int>& rank_of, const Body& body, double deadline_s = 0) {
     const int ranks = *std::max_element(rank_of.begin(), rank_of.end()) + 1;
-    network_ = std::make_unique<MemoryNetwork>(ranks);
+    network_ = std::make_unique<MemoryNetwork>(ranks, 1, hosts_);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         auto all = MpiCommunicator::join([&, rank] { return network_->carrier(rank); }, 0).take();
         std::vector<LinkEnd> ends;
-        for (const int of : rank_of) ends.push_back({of, nullptr});
+        std::vector<int> ends_of(static_cast<size_t>(ranks));
+        for (const int of : rank_of) {
+          ends.push_back({of, nullptr, ends_of[static_cast<size_t>(of)]++ % cards_});
+        }
         auto link = MpiLink::create(*all, std::move(ends), deadline_s).take();
         body(*all, link);
       });
@@ -38,21 +43,37 @@ class MpiLinkTest : public testing::Test {
     for (std::thread& thread : threads) thread.join();
   }
 
+  // Three ranks are on two hosts from now on, or all on one.
+  void set_hosts_apart(bool apart) {
+    hosts_.clear();
+    if (apart) hosts_ = {"a", "b", "a"};
+  }
+
   Watchdog watchdog_{"transfers between ranks", std::chrono::seconds(120)};
   std::unique_ptr<MemoryNetwork> network_;
+  int cards_ = 1;  // of each rank, which its endpoints have in turn
+  std::vector<std::string> hosts_;  // of the ranks; empty: all are on one
 };
 
-// Three ranks with one to three devices, and the memories of their hosts.
+// Three ranks with one to three devices, and the memories of their hosts. In half of the runs many
+// transfers take turns on the ranks' cards, which are one or two, and in half one rank's host is
+// another than that of the two others.
 TEST_F(MpiLinkTest, RandomTransfersArriveWhole) {
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const TransferTrial trial{{0, 1, 1, 2, 2, 2, 0, 1, 2}, 200, 2 * kMiB + 77, seed};
+    const TransferTrial trial{
+        {0, 1, 1, 2, 2, 2, 0, 1, 2}, 200, 2 * kMiB + 77, seed, seed > 4 ? 2 : 0};
+    cards_ = static_cast<int>(1 + seed % 2);
+    set_hosts_apart(seed % 4 < 2);
     Link::Counts expected;
+    int64_t turns = 0;
     for (const Transfer& transfer : trial.all()) {
+      turns += transfer.turns > 0;
       Link::Count& count = expected[{transfer.from, transfer.to}];
       ++count.transfers;
       count.bytes += transfer.bytes;
     }
+    std::atomic<int64_t> taken = 0;
     run(trial.rank_of, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
       network_->slow_down(seed % 2 == 0 ? 0 : 1000);
       const Status status = trial.run(*link, all.rank());
@@ -71,7 +92,53 @@ TEST_F(MpiLinkTest, RandomTransfersArriveWhole) {
       for (int rank = 0; rank < 3; ++rank) {
         EXPECT_EQ(link->traffic()[rank].sent, traffic[rank].sent);
         EXPECT_EQ(link->traffic()[rank].received, traffic[rank].received);
+        taken += link->traffic()[rank].in_turn;
       }
+      ASSERT_TRUE(all.barrier().ok());
+    });
+    EXPECT_EQ(taken, 2 * turns);  // at either end
+    EXPECT_EQ(turns > 100, seed > 4);
+  }
+}
+
+// Two devices of rank 0 send to two ranks, of which the first one does not take it yet: the second
+// waits if they share a card, and has the same number of turns. What has begun before comes before
+// the word.
+TEST_F(MpiLinkTest, TurnsAreThoseOfACard) {
+  constexpr int64_t kBytes = kMiB;
+  struct Case {
+    int cards, turns;
+    bool waits;
+  };
+  for (const Case& c :
+       {Case{1, 1, true}, Case{2, 1, false}, Case{1, 2, false}, Case{1, 0, false}}) {
+    SCOPED_TRACE(testing::Message() << c.cards << " cards, turns " << c.turns);
+    cards_ = c.cards;
+    std::barrier asked(3);
+    run({0, 0, 0, 1, 2}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+      const auto lane = make_lane("lane"), other = make_lane("other");
+      std::vector<std::byte> first(kBytes), second(kBytes, std::byte{2}), word(1), target(kBytes);
+      if (all.rank() == 0) {
+        other->wait(
+            link->send({.from = 0, .to = 3, .bytes = kBytes, .turns = 1}, first.data(), *lane));
+        other->wait(link->send({.from = 1, .to = 4, .bytes = kBytes, .turns = c.turns},
+                               second.data(), *lane));
+        other->wait(link->send({.from = 2, .to = 4, .bytes = 1}, word.data(), *lane));
+      }
+      if (all.rank() == 2) {
+        link->receive({.from = 1, .to = 4, .bytes = kBytes, .turns = c.turns}, target.data(),
+                      *other);
+        link->receive({.from = 2, .to = 4, .bytes = 1}, word.data(), *lane);
+        lane->synchronize();
+        EXPECT_EQ(link->traffic()[0].received.transfers, c.waits ? 1 : 2);
+      }
+      asked.arrive_and_wait();
+      if (all.rank() == 1) {
+        link->receive({.from = 0, .to = 3, .bytes = kBytes, .turns = 1}, target.data(), *lane);
+      }
+      lane->synchronize();
+      other->synchronize();
+      EXPECT_EQ(all.rank() == 2, target == second);
       ASSERT_TRUE(all.barrier().ok());
     });
   }
@@ -128,6 +195,38 @@ TEST_F(MpiLinkTest, ASilentRankIsNamedWithTheTransfer) {
   }, 0.05);
 }
 
+// Whoever waits for the turn of a transfer that never ends is not late, and ends with it.
+TEST_F(MpiLinkTest, ASilentRankEndsTurnsToo) {
+  Event over = Event::make();
+  run(
+      {0, 1, 2},
+      [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+        const auto one = make_lane("one"), other = make_lane("other");
+        if (all.rank() > 0) {
+          over.wait();
+          return all.abandon(Status(Exit::kStopped, "over"));
+        }
+        std::vector<std::byte> bytes(kMiB), target(100, std::byte{7}), later(100, std::byte{8});
+        one->wait(link->send({.number = 7, .from = 0, .to = 1, .bytes = kMiB, .turns = 1},
+                             bytes.data(), *one));
+        other->wait(link->send({.number = 8, .from = 0, .to = 2, .bytes = kMiB, .turns = 1},
+                               bytes.data(), *other));
+        link->receive({.number = 9, .from = 1, .to = 0, .bytes = 100, .turns = 2}, target.data(),
+                      *one);
+        link->receive({.number = 9, .from = 2, .to = 0, .bytes = 100, .turns = 2}, later.data(),
+                      *other);
+        one->synchronize();
+        other->synchronize();
+        EXPECT_EQ(target, std::vector<std::byte>(100));
+        EXPECT_EQ(later, std::vector<std::byte>(100));
+        const std::string message = link->status().message();
+        EXPECT_EQ(message.find("rank 1 on "), 0u) << message;
+        EXPECT_NE(message.find(" in transfer 7 from 0 to 1"), std::string::npos) << message;
+        over.signal();
+      },
+      0.05);
+}
+
 TEST_F(MpiLinkTest, OtherBytesAreAnError) {
   Event over = Event::make();
   run({0, 1}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
@@ -151,9 +250,10 @@ TEST_F(MpiLinkTest, OtherBytesAreAnError) {
 // Every call to the carrier of one rank fails once, somewhere in the middle of many transfers. All
 // lanes of all ranks come to their ends.
 TEST_F(MpiLinkTest, AnErrorStopsNoLane) {
-  const TransferTrial trial{{0, 1, 2, 1, 0}, 120, 100'000, 3};
+  TransferTrial trial{{0, 1, 2, 1, 0}, 120, 100'000, 3};
   for (int calls = 3; calls < 70; calls += 6) {  // fewer than it starts messages
     SCOPED_TRACE(testing::Message() << "after " << calls << " calls");
+    trial.turns = calls % 4 == 1 ? 1 : 0;
     run(trial.rank_of, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
       ASSERT_TRUE(all.barrier().ok());
       if (all.rank() == 1) network_->fail(1, calls);
@@ -166,17 +266,19 @@ TEST_F(MpiLinkTest, AnErrorStopsNoLane) {
 }
 
 // One rank gives up in the middle of many transfers, or two do at once. All lanes of all ranks come
-// to their ends, with transfers under way in any state; nothing is used afterwards, and the
-// communicator goes on.
+// to their ends, with transfers under way in any state, between hosts and within one; nothing is
+// used afterwards, and the communicator goes on.
 TEST_F(MpiLinkTest, GivingUpEndsTransfersAndNothingElse) {
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const bool both = seed % 3 == 0;
+    set_hosts_apart(seed % 4 < 2);
     run({0, 1, 2, 1, 0, 2}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
       TransferTrial trial{{0, 1, 2, 1, 0, 2}, 150, 3 * kMiB, seed};
       network_->slow_down(seed % 2 == 0 ? 0 : 2000);
       trial.giving_up = both && all.rank() == 2 ? 2 : 1;
-      trial.gives_up_at = static_cast<int>(seed * 11);
+      trial.gives_up_at = static_cast<int>((seed - 1) % 12 * 11);
+      trial.turns = seed > 12 ? 1 : 0;
       EXPECT_EQ(trial.run(*link, all.rank()).message(), "tired");
       EXPECT_EQ(link->status().code(), Exit::kDiverged);
       const int by = link->given_up_by();

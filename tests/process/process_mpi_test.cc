@@ -100,12 +100,14 @@ TEST_F(MpiTest, AnErrorNamesRankAndCall) {
   }
 }
 
-// Random ones between all devices and hosts, each compared byte by byte.
+// Random ones between all devices and hosts, each compared byte by byte; many in turn.
 TEST_F(MpiTest, TransfersArriveWhole) {
   for (const int processes : {2, 3}) {
-    const ProcessResult result = ranks(processes, "transfers");
-    EXPECT_EQ(result.code, 0) << result.out << result.err;
-    EXPECT_EQ(lines(result.out, ": good").size(), static_cast<size_t>(processes)) << result.out;
+    for (const char* task : {"transfers", "turns", "turns of two cards"}) {
+      const ProcessResult result = ranks(processes, task);
+      EXPECT_EQ(result.code, 0) << result.out << result.err;
+      EXPECT_EQ(lines(result.out, ": good").size(), static_cast<size_t>(processes)) << result.out;
+    }
   }
 }
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "parallel/host_name.h"
 
 namespace pagoda {
 
@@ -15,6 +17,7 @@ class MemoryCarrier final : public Carrier {
 
   int rank() const override { return rank_; }
   int size() const override { return network_.ranks_; }
+  std::string host(int rank) const override { return network_.hosts_.at(rank); }
   Status start(const Message& message) override;
   Status test(std::vector<Ended>& ended) override;
   Result<Unasked> peek(int channel) override;
@@ -113,6 +116,12 @@ Result<Carrier::Unasked> MemoryCarrier::peek(int channel) {
   }
   return Unasked{};
 }
+
+MemoryNetwork::MemoryNetwork(int ranks, uint64_t seed, std::vector<std::string> hosts)
+    : ranks_(ranks),
+      hosts_(hosts.empty() ? std::vector<std::string>(static_cast<size_t>(ranks), host_name())
+                           : std::move(hosts)),
+      random_(seed) {}
 
 std::unique_ptr<Carrier> MemoryNetwork::carrier(int rank) {
   return std::make_unique<MemoryCarrier>(*this, rank);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -17,7 +18,8 @@ namespace pagoda {
 
 class MemoryNetwork {
  public:
-  explicit MemoryNetwork(int ranks, uint64_t seed = 1) : ranks_(ranks), random_(seed) {}
+  // `hosts` are those of the ranks; without them all are on this one.
+  explicit MemoryNetwork(int ranks, uint64_t seed = 1, std::vector<std::string> hosts = {});
 
   std::unique_ptr<Carrier> carrier(int rank);
 
@@ -44,6 +46,7 @@ class MemoryNetwork {
   using Box = std::deque<std::shared_ptr<Letter>>;
 
   const int ranks_;
+  const std::vector<std::string> hosts_;
   mutable std::mutex mutex_;  // guards the rest
   std::mt19937_64 random_;
   int most_us_ = 0;

@@ -51,6 +51,9 @@ std::vector<Transfer> TransferTrial::all() const {
     const uint64_t size = random() % 8;
     const uint64_t most = size == 0 ? 1 : size == 1 ? most_bytes + 1 : most_bytes / 16 + 1;
     transfers.push_back({numbers[{from, to}]++, from, to, static_cast<int64_t>(random() % most)});
+    if (turns > 0) {
+      transfers.back().turns = static_cast<int>(random() % static_cast<uint64_t>(turns + 1));
+    }
   }
   return transfers;
 }

@@ -14,6 +14,7 @@ struct TransferTrial {
   int transfers = 100;
   int64_t most_bytes = 0;  // of one; some are empty
   uint64_t seed = 1;
+  int turns = 0;  // the highest Transfer::turns
   // This rank gives the link up, for "tired", before its part of the transfer with this index.
   int giving_up = -1;
   int gives_up_at = 0;

@@ -39,6 +39,7 @@ std::vector<ExchangeLeg> by_rounds(std::span<const ParcelBytes> parcels,
     for (ExchangeLeg& leg :
          within ? legs_in_rounds(some) : legs_in_rounds(some, nodes.card_rates(), nodes.cards())) {
       leg.parcel = index[leg.parcel];
+      leg.in_turn = leg.in_turn && !within;
       legs.push_back(std::move(leg));
     }
   }

@@ -87,6 +87,9 @@ struct ExchangeLeg {
   int sender = 0;
   std::vector<Gathered> gathered = {};
   int lane = 0;  // of the receiver; what comes by different ones comes side by side
+  // It waits at both cards until the legs before it that do are through, or nearly: rounds between
+  // nodes, where no card has several partners at a time.
+  bool in_turn = false;
 };
 inline constexpr int64_t kGatheredAlign = 64;
 

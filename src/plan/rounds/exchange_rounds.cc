@@ -186,6 +186,7 @@ void Rounds::add(size_t parcel, int64_t bytes, const Transmission<int64_t>& of) 
     leg.parcel = parcel;
     leg.first_byte = sent_[parcel];
     leg.lane = place_[of.receiver];
+    leg.in_turn = std::ssize(card_) == bytes_.size();
   }
   ExchangeLeg& leg = legs_[newest];
   leg.bytes += bytes;

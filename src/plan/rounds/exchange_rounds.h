@@ -26,10 +26,10 @@ inline constexpr int64_t kLeastPartBytes = 1024;
 inline constexpr int64_t kMostMessageParts = 64;
 
 // Straight legs: those of a parcel ascend and are the whole of it. Those that come to one lane of a
-// device come one behind the other. `card_rates`: [device] in any unit; empty: all are equally
-// fast. `cards`: [device] the number of its card, of which no parcel goes to itself; empty: each
-// has its own. `most_lanes`: of a card. REQUIRES: as exchange_legs(). At most 64 + n rounds of
-// O(n^2.5), for n lanes of cards that have parcels.
+// device come one behind the other. In turn where each card has one lane. `card_rates`: [device] in
+// any unit; empty: all are equally fast. `cards`: [device] the number of its card, of which no
+// parcel goes to itself; empty: each has its own. `most_lanes`: of a card. REQUIRES: as
+// exchange_legs(). At most 64 + n rounds of O(n^2.5), for n lanes of cards that have parcels.
 std::vector<ExchangeLeg> legs_in_rounds(std::span<const ParcelBytes> parcels,
                                         std::span<const double> card_rates = {},
                                         std::span<const int> cards = {},

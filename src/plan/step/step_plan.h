@@ -158,6 +158,7 @@ class StepPlan {
     bool last_use = false;  // of the source
     int64_t source_byte = 0, target_byte = 0;  // the first ones
     int lane = 0;                              // the rows' (in_lane)
+    bool in_turn = false;                      // Task's
     RowsWay way = RowsWay::kToExperts;
   };
   void bring_guests(const WavePlace& at, const ExpertWave& wave, GuestWeights& guests,

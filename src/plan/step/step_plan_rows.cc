@@ -41,6 +41,7 @@ void StepPlan::transfer(const Task& like, const Travel& travel, Access access,
   send.bytes = travel.bytes;
   send.first_byte = travel.source_byte;
   send.rows = travel.rows;
+  send.in_turn = travel.in_turn;
   Task receive = send;
   receive.kind = TaskKind::kReceive;
   receive.first_byte = travel.target_byte;
@@ -53,6 +54,7 @@ void StepPlan::transfer(const Task& like, const Travel& travel, Access access,
   std::swap(receive.device, receive.peer);
   send.use(travel.source, Place::on_device(travel.from), Access::kRead, travel.last_use);
   receive.use(travel.target, Place::on_device(travel.to), access);
+  // One behind the other: what goes in turn must (parallel/mpi_link.h).
   tasks.push_back(send);
   tasks.push_back(receive);
 }
@@ -155,6 +157,7 @@ void StepPlan::carry(CrossingRows& rows, TaskList& tasks) const {
     const Crossing& of = rows.crossings[leg.parcel];
     Travel travel{.from = leg.from, .to = leg.to, .target = target_of(rows, of)};
     travel.lane = leg.lane;
+    travel.in_turn = leg.in_turn;
     travel.way = rows.way;
     travel.bytes = leg.bytes;
     travel.rows = leg.ends ? of.parcel->rows : 0;

@@ -97,6 +97,7 @@ struct Task {
   // kExpert, kExpertBackward, kReadRows: the task is computed together with the next one; the pages
   // of both stay leased until that one is enqueued.
   bool joins_next = false;
+  bool in_turn = false;  // kSend, kReceive: ExchangeLeg's
   // kExpertBackward, and kGradient of an expert: index of the device's fp32 buffer that its
   // gradient is summed in, unless a page is used (RunShape::pages_expert_sums).
   uint8_t gradient = 0;

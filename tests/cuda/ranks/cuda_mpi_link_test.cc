@@ -43,7 +43,7 @@ class CudaMpiLink : public testing::Test {
   };
   Rank join(int rank, double deadline_s = 0) {
     Rank r;
-    r.all = MpiCommunicator::join([this, rank] { return network_.carrier(rank); }, 0).take();
+    r.all = MpiCommunicator::join([this, rank] { return network_->carrier(rank); }, 0).take();
     r.gpu = open_gpu(rank, {kArena, 1}).take();
     r.out = r.gpu->make_stream("out", WorkKind::kLink);
     r.in = r.gpu->make_stream("in", WorkKind::kLink);
@@ -54,15 +54,17 @@ class CudaMpiLink : public testing::Test {
     return r;
   }
 
+  void send_and_compare();
+
   const Watchdog watchdog_{"transfers", std::chrono::seconds(120)};
-  MemoryNetwork network_{2};
+  std::unique_ptr<MemoryNetwork> network_ = std::make_unique<MemoryNetwork>(2);
 };
 
 // Sizes are random: some take several pieces. The source is overwritten as soon as it may be, the
 // target read before the next transfer.
-TEST_F(CudaMpiLink, BytesArriveWhole) {
+void CudaMpiLink::send_and_compare() {
   fake_cuda::slow_down(5, 200);
-  network_.slow_down(300);
+  network_->slow_down(300);
   constexpr int kTransfers = 60;
   std::vector<Transfer> transfers;
   std::vector<std::vector<std::byte>> sent, arrived;
@@ -118,6 +120,13 @@ TEST_F(CudaMpiLink, BytesArriveWhole) {
   for (std::thread& rank : ranks) rank.join();
   for (int i = 0; i < kTransfers; ++i) EXPECT_TRUE(sent[i] == arrived[i]) << "transfer " << i;
   EXPECT_EQ(fake_cuda::counters().unpinned_bytes, 0);
+}
+
+TEST_F(CudaMpiLink, BytesArriveWhole) { send_and_compare(); }
+
+TEST_F(CudaMpiLink, BytesArriveWholeFromAnotherHost) {
+  network_ = std::make_unique<MemoryNetwork>(2, 1, std::vector<std::string>{"a", "b"});
+  send_and_compare();
 }
 
 // Nothing comes: what the lane finds are zeros. What it sends may be overwritten.

@@ -59,5 +59,28 @@ TEST_F(RanksTest, ATraceOfAllRanks) {
   EXPECT_TRUE(exported("run") == exported("untraced"));
 }
 
+// Each rank has rows of two others in its experts' groups. In rounds these come by two streams
+// alternately, and are put in their places on the stream by which they came.
+TEST_F(RanksTest, RowsArePlacedOnBothStreams) {
+  Flags flags = flags_of("alone", 3);
+  ASSERT_EQ(run(train(flags)).code, 0);
+  for (const char* exchange : {"flat", "rounds"}) {
+    SCOPED_TRACE(exchange);
+    flags["train.output_dir"] = dir_.file(exchange);
+    flags["parallel.exchange"] = exchange;
+    const ProcessResult result = mpirun(3, train(flags, {"--trace-steps", "2:3"}));
+    ASSERT_EQ(result.code, 0) << result.err;
+    int64_t by_lane = 0, by_second = 0;
+    for (const TraceFile::Span& span : TraceFile::read(dir_.file(exchange) + "/trace.json").spans) {
+      if (!span.name.starts_with("place rows")) continue;
+      by_lane += span.lane() == "in 0";
+      by_second += span.lane() == "second in 0";
+    }
+    EXPECT_GT(by_lane, 0);
+    EXPECT_EQ(by_second > 0, exchange == std::string("rounds"));
+    EXPECT_TRUE(exported(exchange) == exported("alone"));
+  }
+}
+
 }  // namespace
 }  // namespace pagoda

@@ -106,8 +106,16 @@ double ExchangeDevices::seconds(const ExchangeLegs& legs, const std::function<in
 void ExchangeDevices::carry(const ExchangeLeg& leg, const std::byte* from, std::byte* to) {
   Transfer transfer{.number = numbers_[pair(leg.from, leg.to)]++, .from = leg.from, .to = leg.to};
   transfer.bytes = leg.bytes;
+  transfer.turns = leg.in_turn ? 1 : 0;
   if (own_.contains(leg.from)) sent_.push_back(link_->send(transfer, from, out(leg.from)));
-  if (own_.contains(leg.to)) link_->receive(transfer, to, in(leg.to, leg.lane), {});
+  if (own_.contains(leg.to)) link_->receive(transfer, to, in(leg), {});
+}
+
+Stream& ExchangeDevices::in(const ExchangeLeg& leg) {
+  if (!leg.in_turn || own_.contains(leg.from)) return in(leg.to, leg.lane);
+  bool& second = second_[leg.to];
+  second = !second;
+  return in(leg.to, second ? 1 : 0);
 }
 
 const std::byte* ExchangeDevices::gather(const ExchangeLeg& leg) {

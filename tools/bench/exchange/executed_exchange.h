@@ -1,7 +1,8 @@
 // All-to-alls executed by devices of one process or of several: for programs that time them.
 //
 // A device is two streams, as in a run: one sends, one receives, each one thing after the other
-// (plan/rounds/exchange_order.h says in which order). The link may be one of cards that take time:
+// (plan/rounds/exchange_order.h says in which order); what comes in turn from another process comes
+// by two alternately. The link may be one of cards that take time:
 // then a device has a card for its own node and one for the others. A card sends one message at a
 // time and takes one at a time; a message keeps the cards of both ends for its latency and its
 // bytes.
@@ -65,6 +66,7 @@ class ExchangeDevices {
   Stream& in(int device, int lane = 0) const {
     return *in_[static_cast<size_t>((device - own_.first) * kMostCardLanes + lane)];
   }
+  Stream& in(const ExchangeLeg& leg);
   void carry(const ExchangeLeg& leg, const std::byte* from, std::byte* to);
   const std::byte* gather(const ExchangeLeg& leg);
   void issue(const ExchangeLeg& leg, std::vector<Event>& arrived);
@@ -76,6 +78,7 @@ class ExchangeDevices {
   std::vector<std::map<int, std::vector<std::byte>>> gathered_;  // [device][to]
   std::vector<std::vector<std::byte>> passing_;                  // [to][from]
   std::vector<int64_t> numbers_;                                 // [from][to]
+  std::map<int, bool> second_;  // [device] its newest leg in turn came by its second stream
   std::vector<Event> sent_;
   std::unique_ptr<Link> link_;
   std::vector<std::unique_ptr<Stream>> out_, in_;  // [own device]; [own device, lane]
