@@ -96,7 +96,7 @@ Status GenerateRun::plan(SessionOptions options, int64_t beside_bytes) {
   });
   RETURN_IF_ERROR(widen_passes(run_, waiting_tokens(prompts_, options), options));
   ASSIGN_OR_RETURN(memory_, Session::plan(model(), options));
-  options.size.group_blocks = memory_->group_blocks;
+  options = with_groups(std::move(options), *memory_);
   for (const std::string& line : plan_report(model(), options, *memory_)) log_info(line);
   options_ = std::move(options);
   return run_.ranks().agree(check_machine_memory(model(), options_, *memory_, beside_bytes));

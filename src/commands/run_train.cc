@@ -90,7 +90,7 @@ Status report_plan(const RunConfig& config, const TrainFlags& flags, const Prepa
   RETURN_IF_ERROR(join_ranks(config, ranks, options));
   RETURN_IF_ERROR(choose_table_ranks(model, options));
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(model, options));
-  options.size.group_blocks = memory.group_blocks;
+  options = with_groups(std::move(options), memory);
   options.size.saved_layers = saved_layers(model, options, memory);
   const RunOutlook outlook = {config.train.steps, config.train.save_steps, config.memory.drive_tbw,
                               flags.resume};

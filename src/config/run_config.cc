@@ -270,6 +270,12 @@ Status check_values(const RunConfig& c) {
     return refuse("plan.group_blocks", std::to_string(c.plan.group_blocks),
                   strf("must be auto or from 1 to %lld", (long long)kMostGroupBlocks));
   }
+  const int64_t waves = c.plan.waves_in_flight;
+  if (waves != 0 && (waves < kLeastWaves || waves > kMostWaves)) {
+    return refuse(
+        "plan.waves_in_flight", std::to_string(waves),
+        strf("must be auto or from %lld to %lld", (long long)kLeastWaves, (long long)kMostWaves));
+  }
   RETURN_IF_ERROR(check_network_rates(c));
   RETURN_IF_ERROR(check_device_budgets(c));
   return check_memory(c.memory);

@@ -284,6 +284,11 @@ void declare_plan(RunConfig& c, OptionTable& t) {
                 "row blocks of experts computed together; auto: 1 on a CPU alone, else up to "
                 "16, in zebra up to 128",
                 "blocks of 256 rows");
+  t.add_or_auto("waves_in_flight", c.plan.waves_in_flight, kRunOnly,
+                "groups of a layer's experts whose rows have room on each of several devices at a "
+                "time, so that one with fewer rows goes on; auto: 8, 4 or 2, for which an eighth "
+                "of what a step leaves has room; zebra has 2",
+                "groups");
 }
 
 }  // namespace

@@ -79,7 +79,9 @@ struct RankNeed {
   bool all_stays = false;  // on the devices
 
   Fixed on_device(int device) const {
-    return {least.device_bytes + run.group_bytes, once_on_device(run.shape, device, all_stays)};
+    const auto own = static_cast<size_t>(device - run.shape.own_devices().first);
+    return {least.on_device[own] + run.group_bytes[own],
+            once_on_device(run.shape, device, all_stays)};
   }
   Fixed in_host() const { return {least.host_bytes, once_in_host(run.shape)}; }
 };
@@ -159,6 +161,7 @@ Result<RanksForecast> forecast_with(const StageLayers& layers, const ModelSizes&
     fewer[r].parallel.stage_layers = texts_of(layers.few);
     // Rows travel in as many waves as among all layers, whose groups the least has no room for.
     fewer[r].plan.group_blocks = whole[r].run.shape.group_blocks;
+    fewer[r].plan.waves_in_flight = whole[r].run.shape.waves_in_flight;
   }
   ASSIGN_OR_RETURN(const std::vector<PlannedRun> planned, planned_ranks(few_model, fewer, cluster));
   for (size_t r = 0; r < fewer.size(); ++r) {

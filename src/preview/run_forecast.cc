@@ -138,7 +138,6 @@ struct RankSettings {
   const MachineSheet& sheet;
   RunSetup setup;  // with the devices of all ranks
   DeviceBudget device_bytes = {};
-  GroupChoice group = {};
 };
 
 Result<RankSettings> settings_on(const RunConfig& planned, const MachineSheet& sheet) {
@@ -238,7 +237,7 @@ PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank) {
   run.sequence_len = rank.config.data.sequence_len;
   if (rank.sheet.knows_devices()) run.devices = setup.devices;
   run.shape = make_run_shape(model.shape, setup);
-  run.group_bytes = rank.group.bytes;
+  run.group_bytes = group_bytes(run.shape, model.shape, setup);
   run.guest_bytes = guest_layer_bytes(run.shape);
   run.budget = make_budget(model.shape, setup, rank.device_bytes,
                            host_budget(rank.config, rank.sheet));
@@ -291,15 +290,17 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
     setup.stages = first.setup.stages;
   }
   choose_tables(model.shape, ranks);
-  int64_t blocks = kMostGroupBlocks;
+  int64_t blocks = kMostGroupBlocks, waves = kMostWaves;
   for (RankSettings& rank : ranks) {
     const RunShape shape = make_run_shape(model.shape, rank.setup);
-    rank.group = choose_group(shape, model.shape, rank.setup, rank.device_bytes);
-    blocks = std::min(blocks, rank.group.blocks);
+    const GroupChoice own = choose_group(shape, model.shape, rank.setup, rank.device_bytes);
+    blocks = std::min(blocks, own.blocks);
+    waves = std::min(waves, own.waves);
   }
   int64_t guest_layers = model.shape.num_layers();
   for (RankSettings& rank : ranks) {
     rank.setup.size.group_blocks = blocks;
+    rank.setup.waves_in_flight = waves;
     const RunShape shape = make_run_shape(model.shape, rank.setup);
     guest_layers = std::min(guest_layers,
                             choose_guest_layers(shape, model.shape, rank.setup, rank.device_bytes));

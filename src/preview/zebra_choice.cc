@@ -200,7 +200,7 @@ int64_t most_kept_of_layer(const ModelShape& model, const RunSetup& setup) {
   const int64_t tokens = size.microbatches / size.sums.chunks * size.microbatch_tokens;
   const int64_t rows = div_ceil(tokens * model.experts_per_token, model.num_experts);
   const int64_t group = setup.plan.group_blocks > 0 ? setup.plan.group_blocks : kMostGroupBlocks;
-  return waves_in_flight(setup.num_devices()) * group / div_ceil(rows, kRowBlock);
+  return kLeastWaves * group / div_ceil(rows, kRowBlock);
 }
 
 void choose_zebra(const ModelShape& model, const RankMachines& machines, const RunConfig& config,

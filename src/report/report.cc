@@ -81,7 +81,7 @@ std::string workspace_line(const ModelConfig& config, const SessionOptions& opti
                            const PageTable& pages, const MemoryPlan& memory) {
   const SessionOptions none = keeping_none(options);
   const int64_t workspace = workspace_bytes(model_shape(config), none.size, 0);
-  const int64_t needed = memory.min_device_bytes + memory.group_bytes - workspace;
+  const int64_t needed = memory.min_on_device[0] - workspace;
   const int64_t layer_buffers =
       held(pages, memory, PageKind::kLayerBuffer).all / options.size.microbatches;
   return strf(
@@ -164,6 +164,13 @@ void warn_of_gpus(const RunConfig& config) {
            "with others, or with other budgets, the same run file may have other bits");
 }
 
+std::string groups_text(int64_t blocks, int64_t in_flight) {
+  std::string text = strf("groups of up to %lld block%s of %lld rows", (long long)blocks,
+                          blocks == 1 ? "" : "s", (long long)kRowBlock);
+  if (in_flight == 1) return text;
+  return text + strf(", %lld of them in flight on each device", (long long)in_flight);
+}
+
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
                                      const MemoryPlan& memory, const RunOutlook& outlook) {
   const TensorTable table = TensorTable::make(config);
@@ -189,9 +196,8 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
            format_bytes(options.device_bytes.sum(options.own_devices().count)).c_str(),
            format_bytes(workspace).c_str(), format_bytes(slots).c_str(),
            format_bytes_up(memory.min_device_bytes).c_str()));
-  if (options.size.group_blocks > 1) {
-    lines.push_back(strf("experts: up to %lld blocks of %lld rows are computed together",
-                         (long long)options.size.group_blocks, (long long)kRowBlock));
+  if (config.num_experts > 0) {
+    lines.push_back("experts: " + groups_text(shape.group_blocks, waves_in_flight(shape)));
   }
   lines.push_back(strf("host:   %s of %s; smallest memory.host that would do: %s",
                        format_bytes(memory.host_slot_bytes).c_str(),

@@ -128,15 +128,27 @@ int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options
   return bytes;
 }
 
-GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
-                         const DeviceBudget& budget) {
-  WorkspaceSize size = setup.size;
-  const bool any = size.on_gpu || setup.num_devices() > 1;
-  const int64_t most = setup.zebra ? kMostGroupBlocks : kMostTogether;
-  return choose_group(shape, any, budget, most, [&](int64_t blocks, int device) {
+namespace {
+
+GroupWorkspace group_workspace(const ModelShape& model, const RunSetup& setup) {
+  return [&model, size = setup.size](int64_t blocks, int device) mutable {
     size.group_blocks = blocks;
     return workspace_bytes(model, size, device);
-  });
+  };
+}
+
+}  // namespace
+
+GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
+                         const DeviceBudget& budget) {
+  const bool any = setup.size.on_gpu || setup.num_devices() > 1;
+  const int64_t most = setup.zebra ? kMostGroupBlocks : kMostTogether;
+  return choose_group(shape, any, budget, most, group_workspace(model, setup));
+}
+
+std::vector<int64_t> group_bytes(const RunShape& shape, const ModelShape& model,
+                                 const RunSetup& setup) {
+  return group_bytes(shape, group_workspace(model, setup));
 }
 
 int64_t choose_guest_layers(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
@@ -197,13 +209,14 @@ int session_threads(const SessionOptions& options) {
   const bool sums = options.size.training && options.size.pages_expert_sums &&
                     (options.sharing != Sharing::kRows || options.copies > 1);
   const bool apart = options.zebra && options.size.sums.chunks > 1;
+  const bool in_turn = several && options.exchange == ExchangeOrder::kRounds;
   int threads = options.optimizer_threads + PageFile::kStreams;
   if (several) threads += Executor::kStreamsOfRanks;
   for (const DeviceSetup& device : options.own_setups()) {
     // The workers of a pool are beside the stream that calls it.
     threads += device.threads - 1 +
                Executor::streams_per_device(options.num_devices(), options.stages, guests, sums,
-                                            apart, options.in_lanes()) +
+                                            apart, options.in_lanes(), in_turn) +
                Pager::kStreamsPerDevice;
   }
   // Where GPUs are no peers, each pair has a stream for what goes through the host.

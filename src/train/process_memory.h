@@ -9,10 +9,14 @@ namespace pagoda {
 // Bytes of the workspaces of all devices, which the budgets include.
 int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options);
 
-// Row blocks of experts that go together on devices with this budget. `shape` may be a part of
-// make_run_shape(model, setup), that of one of several equal devices.
+// Chooses row blocks of experts that go together, and waves in flight, on devices with this budget.
+// `shape` may be a part of make_run_shape(model, setup), that of one of several equal devices.
 GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
                          const DeviceBudget& budget);
+
+// What these take (plan/memory/group_choice.h). Likewise.
+std::vector<int64_t> group_bytes(const RunShape& shape, const ModelShape& model,
+                                 const RunSetup& setup);
 
 // For how many layers weights of other ranks stay on devices with this budget. Likewise.
 int64_t choose_guest_layers(const RunShape& shape, const ModelShape& model, const RunSetup& setup,

@@ -444,6 +444,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.microbatch_tokens = size.microbatch_tokens;
   shape.row_block = kRowBlock;
   shape.group_blocks = size.group_blocks;
+  shape.waves_in_flight = setup.zebra ? kLeastWaves : setup.waves_in_flight;
   shape.kept_rows = std::min(setup.kept_rows, most_rows(shape));
   shape.devices = setup.num_devices();
   shape.rank = setup.rank;

@@ -54,7 +54,8 @@ struct RunSetup {
   std::vector<int64_t> offloaded = {0};
   bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can
   Sharing sharing = Sharing::kRows;  // RunShape's, if experts can be guests
-  int64_t guest_layers = 0;          // RunShape's; chosen for the run
+  // RunShape's; chosen for the run.
+  int64_t waves_in_flight = kLeastWaves, guest_layers = 0;
   int64_t token_rows = 0;  // rows_with_token() of the run, by which attention is dealt too
   // [record] the home, where experts have exchanged theirs or were assigned; -1, or empty: each has
   // that of its share.

@@ -29,13 +29,14 @@ std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages) 
   return specs;
 }
 
-namespace {
-
-SessionOptions with_groups(SessionOptions options, int64_t blocks, int64_t guest_layers) {
-  options.size.group_blocks = blocks;
-  options.guest_layers = guest_layers;
+SessionOptions with_groups(SessionOptions options, const MemoryPlan& memory) {
+  options.size.group_blocks = memory.group_blocks;
+  options.waves_in_flight = memory.waves_in_flight;
+  options.guest_layers = memory.guest_layers;
   return options;
 }
+
+namespace {
 
 Status check_kernels(const ModelConfig& config, const SessionOptions& options) {
   if (options.gpus.empty() || gpu_ops_take_head(config.head_dim)) return Status();
@@ -65,9 +66,9 @@ int64_t least_device_bytes(const MemoryPlan& memory, const RunShape& shape) {
   const std::vector<int64_t> guests = guest_layer_bytes(shape);
   int64_t most = 0;
   for (size_t d = 0; d < guests.size(); ++d) {
-    most = std::max(most, memory.min_on_device[d] - guests[d]);
+    most = std::max(most, memory.min_on_device[d] - memory.group_bytes[d] - guests[d]);
   }
-  return most - memory.group_bytes;
+  return most;
 }
 
 }  // namespace
@@ -83,8 +84,10 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
   RETURN_IF_ERROR(check_ranks(model, options));
   const GroupChoice group =
       choose_group(make_run_shape(model, options), model, options, options.device_bytes);
-  ASSIGN_OR_RETURN(const int64_t blocks, ranks.least(group.blocks));
-  SessionOptions grouped = with_groups(options, blocks, 0);
+  SessionOptions grouped = options;
+  ASSIGN_OR_RETURN(grouped.size.group_blocks, ranks.least(group.blocks));
+  ASSIGN_OR_RETURN(grouped.waves_in_flight, ranks.least(group.waves));
+  grouped.guest_layers = 0;
   const int64_t own_guests =
       choose_guest_layers(make_run_shape(model, grouped), model, grouped, options.device_bytes);
   ASSIGN_OR_RETURN(grouped.guest_layers, ranks.least(own_guests));
@@ -97,10 +100,12 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
   if (!room.holds(*planned)) planned = plan_with_groups(model, grouped, room);
   RETURN_IF_ERROR(ranks.agree(planned.status()));
   MemoryPlan memory = planned.take();
-  memory.group_blocks = blocks;
-  memory.group_bytes = group.bytes;
+  memory.group_blocks = grouped.size.group_blocks;
+  memory.waves_in_flight = grouped.waves_in_flight;
   memory.guest_layers = grouped.guest_layers;
-  memory.min_device_bytes = least_device_bytes(memory, make_run_shape(model, grouped));
+  const RunShape shape = make_run_shape(model, grouped);
+  memory.group_bytes = group_bytes(shape, model, grouped);
+  memory.min_device_bytes = least_device_bytes(memory, shape);
   return memory;
 }
 
@@ -108,7 +113,7 @@ Session::Session(const ModelConfig& config, const SessionOptions& options, Memor
                  Storage* storage)
     : config_(config),
       table_(TensorTable::make(config)),
-      options_(with_groups(options, memory.group_blocks, memory.guest_layers)),
+      options_(with_groups(options, memory)),
       storage_(storage),
       shape_(make_run_shape(model_shape(config_), options_)),
       pages_(shape_),
@@ -138,8 +143,9 @@ std::vector<LinkEnd> Session::ends_of_ranks() const {
   const DeviceRange own = options_.own_devices();
   for (int d = 0; d < options_.num_devices(); ++d) {
     const bool on_gpu = !options_.gpus.empty() && d >= own.first && d < own.end();
-    ends.push_back({options_.devices[static_cast<size_t>(d)].rank,
-                    on_gpu ? devices_[static_cast<size_t>(d - own.first)].get() : nullptr});
+    const int rank = options_.devices[static_cast<size_t>(d)].rank;
+    ends.push_back({rank, on_gpu ? devices_[static_cast<size_t>(d - own.first)].get() : nullptr,
+                    shape_.shares_cards ? 0 : d - shape_.devices_of(rank).first});
   }
   const int ranks = options_.devices.back().rank + 1;
   for (int rank = 0; rank < ranks; ++rank) ends.push_back({rank, nullptr});

@@ -40,6 +40,9 @@ struct SessionOptions : RunSetup {
   std::vector<std::shared_ptr<DeviceTurn>> turns = {};
 };
 
+// With the groups, waves and layers of guests that all ranks chose (Session::plan).
+SessionOptions with_groups(SessionOptions options, const MemoryPlan& memory);
+
 // A run's pages as the page file of RunShape::rank sees them. Experts may move, so that their pages
 // count as durable in all of them.
 std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages);

@@ -136,7 +136,8 @@ const std::vector<std::string> kHarmless = {"model.path",
                                             "plan.padded_experts",
                                             "train.trace_routing",
                                             "plan.in_place",
-                                            "plan.group_blocks"};
+                                            "plan.group_blocks",
+                                            "plan.waves_in_flight"};
 
 TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
   const uint64_t before = complete_config().config_hash();
@@ -214,6 +215,8 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"train.expert_shards", {"0"}, "from 1 to 64"},
                              Wrong{"parallel.sharing", {"data"}, "train.expert_shards = 4"},
                              Wrong{"plan.group_blocks", {"129"}, "auto or from 1 to 128"},
+                             Wrong{"plan.waves_in_flight", {"1"}, "auto or from 2 to 8"},
+                             Wrong{"plan.waves_in_flight", {"9"}, "auto or from 2 to 8"},
                              Wrong{"train.seed", {"-1"}, "from 0"},
                              Wrong{"train.save_steps", {"-1"}, "from 0"},
                              Wrong{"train.eval_steps", {"-1"}, "from 0"},

@@ -223,7 +223,9 @@ TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
   for (const int64_t devices : {1, 2}) {
     TinyRun run;
     run.config().train.devices = cpus(devices);
-    run.config().plan.group_blocks = 1;  // whatever the budget
+    // Whatever the budget.
+    run.config().plan.group_blocks = 1;
+    run.config().plan.waves_in_flight = kLeastWaves;
     const ModelSizes model = read_model_sizes(run.config().model.path).take();
     const ModelConfig& trained = model.config;
     SessionOptions options = session_options(run.config());
@@ -458,6 +460,15 @@ TEST(RunForecast, RanksHaveTheirOwnSettingsAndMachines) {
   EXPECT_EQ(runs[1].shape.rank, 1);
   EXPECT_EQ(runs[1].shape.ranks(), 2);
   EXPECT_EQ(runs[0].shape.group_blocks, runs[1].shape.group_blocks);
+  // The least of one does not depend on what another has room for.
+  const int64_t least = least_memory(runs[0]).device_bytes;
+  EXPECT_GT(runs[0].group_bytes[0], 0);
+  both[1].memory.device = MemorySize::of_bytes(least_memory(runs[1]).device_bytes);
+  const PlannedRun first = std::move(planned_ranks(model, both, cluster).take().front());
+  EXPECT_EQ(first.shape.group_blocks, 1);
+  EXPECT_EQ(first.group_bytes, std::vector<int64_t>{0});
+  EXPECT_EQ(least_memory(first).device_bytes, least);
+  both[1].memory.device = both[0].memory.device;
   both[1].memory.host = MemorySize::of_bytes(kMiB);
   const Status small = forecast_ranks(model, both, cluster, kSearchPlan).status();
   EXPECT_EQ(small.code(), Exit::kHostMemory);

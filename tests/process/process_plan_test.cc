@@ -202,6 +202,9 @@ TEST_F(PlanTest, GpusMayHaveUnequalBudgets) {
                      Words{"--train.devices", "cuda*2", "--train.save_steps", "0"};
   const ProcessResult result = plan(four + Words{"--memory.device", "40GiB,20GiB"});
   EXPECT_EQ(result.code, 0) << result.err;
+  const char* groups =
+      "experts: groups of up to 16 blocks of 256 rows, 8 of them in flight on each ";
+  EXPECT_NE(result.out.find(groups), std::string::npos) << result.out;
   expect_no_plan(four + Words{"--memory.device", "40GiB,20GiB,20GiB"}, 2, "lists 3 budgets");
 }
 
@@ -463,8 +466,9 @@ TEST_F(PlanTest, AClustersRunIsThatOfTrain) {
                        "32GiB"};
   const ProcessResult paged = plan(large);
   EXPECT_EQ(paged.code, 0) << paged.err;
-  for (const char* word : {"as train  a process on each node: ", "limited by drive", "best      ",
-                           "run file  ", "layout = \"experts\""}) {
+  for (const char* word :
+       {"as train  a process on each node: ", "limited by drive", "best      ",
+        " of them in flight on each device\n", "run file  ", "layout = \"experts\""}) {
     EXPECT_NE(paged.out.find(word), std::string::npos) << word << "\n" << paged.out;
   }
   const ProcessResult none = plan(large + Words{"--memory.device", "2GiB"});

@@ -48,7 +48,7 @@ struct Printed {
     HfFolder folder = std::move(HfFolder::open(config.model.path).value());
     const SessionOptions options = session_options(config);
     memory = Session::plan(folder.config(), options).take();
-    lines = plan_report(folder.config(), options, memory, outlook);
+    lines = plan_report(folder.config(), with_groups(options, memory), memory, outlook);
   }
   // The first number behind `before` in a line that begins with `line`, times its unit; -1 when
   // there is none.
@@ -104,6 +104,20 @@ TEST(Report, NamesTheTokensThatStepsHaveRoomFor) {
   run.config().train.tokens_per_step = tokens + run.config().train.micro_batch_tokens;
   EXPECT_EQ(Session::plan(folder.config(), session_options(run.config())).status().code(),
             Exit::kDeviceMemory);
+}
+
+// The 256 rows of a layer make a block, or with last blocks of the 24 experts at most 25, which are
+// four groups of eight.
+TEST(Report, TellsHowManyGroupsAreInFlight) {
+  TinyRun run;
+  EXPECT_TRUE(Printed(run.config()).has("experts: groups of up to 1 block of 256 rows"));
+  run.config().train.devices = cpus(2);
+  run.config().plan.group_blocks = 8;
+  const char* groups =
+      "experts: groups of up to 8 blocks of 256 rows, 4 of them in flight on each ";
+  EXPECT_TRUE(Printed(run.config()).has(std::string(groups) + "device"));
+  run.config().plan.waves_in_flight = 5;
+  EXPECT_FALSE(Printed(run.config()).has(std::string(groups) + "device"));
 }
 
 // Four shards make three sums of an expert at a time, each a page for 3 x 32 x 24 fp32 elements,

@@ -42,7 +42,7 @@ const PlanOptions kPlans[] = {{},
                               {.whole_layers = true},
                               {.microbatch_major = true},
                               {.padded_experts = true},
-                              {.group_blocks = 4},
+                              {.group_blocks = 4, .waves_in_flight = 3},
                               {.in_place = false}};
 
 int64_t devices_of(const Levels& row) { return 1 + row[kDevices]; }

@@ -4,6 +4,7 @@
 // with the smallest budgets must have paged.
 #include <gtest/gtest.h>
 
+#include "tests/testing/plan/chunks_in_flight.h"
 #include "tests/train/layout_run.h"
 #include "train/trainer.h"
 
@@ -146,6 +147,53 @@ TEST_P(PipelinePromise, EveryRunGivesTheHashOfOneDevice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, PipelinePromise, testing::ValuesIn(kRows));
+
+// [stage] the most chunks in flight in the first step of the row's run, a device a stage.
+std::vector<int64_t> executed_in_flight(const PipelineRow& row) {
+  const std::unique_ptr<TinyRun> run = run_of(row);
+  RunConfig& config = run->config();
+  config.parallel.layout = LayoutKind::kPipeline;
+  config.parallel.stages = row.stages;
+  config.parallel.order = row.order;
+  config.train.devices = cpus(row.stages);
+  set_budgets(row.budget, *run);
+  SimStorage storage(7);
+  Trace trace;
+  auto started = Trainer::start(config, false, &storage, &trace);
+  CHECK(started.ok(), "%s", started.status().message().c_str());
+  Trainer& trainer = **started;
+  trace.start();
+  const auto stepped = trainer.step();
+  CHECK(stepped.ok(), "%s", stepped.status().message().c_str());
+  trainer.session().executor().synchronize();
+  trace.stop();
+  std::vector<int64_t> most;
+  for (int64_t s = 0; s < row.stages; ++s) {
+    const Trace::Lane lane = trace.lane("streams", strf("compute %lld", (long long)s));
+    most.push_back(traced_in_flight(trace.spans(lane), 12 / row.chunks));
+  }
+  return most;
+}
+
+TEST(PipelineRun, StagesHaveTheChunksInFlightOfTheirSchedule) {
+  for (const PipelineOrder order : {kGpipe, kAlternate, kBreadth}) {
+    for (int stages = 2; stages <= 4; ++stages) {
+      for (const int64_t chunks : {2, 6}) {
+        PipelineRow row{.what = "in flight", .stages = stages, .order = order};
+        row.budget = chunks == 2 ? Budget::kMinimum : Budget::kAmple;
+        row.chunks = chunks;
+        row.shards = 1;
+        std::vector<int64_t> expected;
+        for (int s = 0; s < stages; ++s) {
+          expected.push_back(chunks_in_flight(order, stages, s, chunks));
+        }
+        EXPECT_EQ(executed_in_flight(row), expected)
+            << "order " << static_cast<int>(order) << ", " << stages << " stages, " << chunks
+            << " chunks";
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace pagoda

@@ -308,11 +308,12 @@ TEST(RanksPromise, WeightsOrRowsInEachExchange) {
 }
 
 // In zebra on three ranks two attend, and the third has all experts. Where its network card is as
-// fast as both others together, it waits for rows of both at a time; else for one behind the other.
+// fast as both others together, it takes rows of both by a lane each. Else what comes in rounds
+// comes in turn, by two lanes alternately; in flat order all comes by one.
 TEST(RanksPromise, AFastCardTakesRowsOfSeveralAtATime) {
   const Watchdog watchdog("ranks", std::chrono::seconds(300));
   RankedTrainers run(ClipKind::kGlobal, kSteps, [](RunConfig& config) { config.train.chunks = 2; });
-  const auto together = [&](ExchangeSetting exchange, const std::vector<std::string>& rates) {
+  const auto arrived_by = [&](ExchangeSetting exchange, const std::vector<std::string>& rates) {
     SCOPED_TRACE(testing::Message()
                  << "exchange " << static_cast<int>(exchange) << ", " << rates.size() << " rates");
     run.begin();
@@ -329,12 +330,21 @@ TEST(RanksPromise, AFastCardTakesRowsOfSeveralAtATime) {
     expect_ok(outcome);
     EXPECT_EQ(run.sha256(), run.expected());
     EXPECT_GT(outcome.arrived.rows, 0);
-    return outcome.arrived.together;
+    return outcome.arrived;
   };
-  EXPECT_EQ(together(ExchangeSetting::kRounds, {"10", "10", "20"}), 2);
-  EXPECT_EQ(together(ExchangeSetting::kRounds, {"10", "10", "10"}), 1);
-  EXPECT_EQ(together(ExchangeSetting::kRounds, {}), 1);
-  EXPECT_EQ(together(ExchangeSetting::kFlat, {"10", "10", "20"}), 1);
+  RankThreads::Arrived arrived = arrived_by(ExchangeSetting::kRounds, {"10", "10", "20"});
+  EXPECT_EQ(arrived.lanes, 2);
+  EXPECT_GT(arrived.out_of_turn, 0);
+  EXPECT_EQ(arrived.in_turn, 0);
+  for (const std::vector<std::string>& rates : {{}, std::vector<std::string>(3, "10")}) {
+    arrived = arrived_by(ExchangeSetting::kRounds, rates);
+    EXPECT_EQ(arrived.lanes, 2);
+    EXPECT_GT(arrived.in_turn, 0);
+    EXPECT_EQ(arrived.out_of_turn, 0);
+  }
+  arrived = arrived_by(ExchangeSetting::kFlat, {"10", "10", "20"});
+  EXPECT_EQ(arrived.lanes, 1);
+  EXPECT_EQ(arrived.in_turn, 0);
 }
 
 // Three ranks of two devices have three network cards, which rounds go by: a card's devices count
@@ -358,6 +368,8 @@ TEST(RanksPromise, RoundsAreThoseOfCards) {
   const LegOutcome outcome = run.run(leg);
   expect_ok(outcome);
   EXPECT_GT(outcome.arrived.rows, 0);
+  EXPECT_GT(outcome.arrived.in_turn, 0);
+  EXPECT_EQ(outcome.arrived.out_of_turn, 0);
   EXPECT_EQ(run.sha256(), run.expected());
 }
 

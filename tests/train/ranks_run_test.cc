@@ -73,9 +73,10 @@ INSTANTIATE_TEST_SUITE_P(Sharing, RanksLook, testing::Values(Sharing::kRows, Sha
 TEST(RanksRun, SameBitsForOtherPlans) {
   const Watchdog watchdog("ranks", std::chrono::seconds(300));
   RankedRun run(ClipKind::kGlobal);
-  const PlanOptions plans[] = {{.prefetch = false},        {.optimizer_at_end = true},
-                               {.whole_layers = true},     {.microbatch_major = true},
-                               {.padded_experts = true},   {.group_blocks = 4}};
+  const PlanOptions plans[] = {{.prefetch = false},      {.optimizer_at_end = true},
+                               {.whole_layers = true},   {.microbatch_major = true},
+                               {.padded_experts = true}, {.group_blocks = 4},
+                               {.waves_in_flight = 5}};
   uint64_t seed = 60;
   for (const PlanOptions& plan : plans) {
     RankedCase c{seed % 2 == 0 ? 2 : 3, 1, true};
@@ -88,6 +89,43 @@ TEST(RanksRun, SameBitsForOtherPlans) {
     EXPECT_EQ(outcome.sha256(), run.sha256());
     if (testing::Test::HasFailure()) return;
   }
+}
+
+// Plans a run on two ranks with these memory.device.
+std::vector<Result<MemoryPlan>> plans_of_two(const TinyRun& tiny, int64_t first, int64_t second) {
+  const HfFolder folder = HfFolder::open(tiny.config().model.path).take();
+  std::vector<Result<MemoryPlan>> plans(2, Status(Exit::kIoError, "not planned"));
+  RankThreads threads(2, {0, 1, 0, 1});
+  threads.run([&](RankGroup& group) {
+    SessionOptions options = session_options(tiny.config());
+    options.ranks = &group;
+    CHECK(join_ranks(tiny.config(), group, options).ok());
+    options.device_bytes = group.rank() == 0 ? first : second;
+    plans[static_cast<size_t>(group.rank())] = Session::plan(folder.config(), options);
+  });
+  return plans;
+}
+
+// A rank that could have larger groups and more waves has those of one that cannot. What it says of
+// its own least budget does not depend on the other.
+TEST(RanksRun, LeastBudgetsAreThoseOfFewGroupsWhateverOthersHave) {
+  const TinyRun tiny;
+  const auto least = [&](int64_t first, int64_t second, size_t rank) {
+    return plans_of_two(tiny, first, second)[rank]->min_device_bytes;
+  };
+  auto roomy = plans_of_two(tiny, kGiB, kGiB);
+  ASSERT_GT(roomy[0]->waves_in_flight, kLeastWaves);
+  ASSERT_GT(roomy[0]->group_bytes[0], 0);
+  const int64_t of_first = roomy[0]->min_device_bytes, of_second = roomy[1]->min_device_bytes;
+  auto mixed = plans_of_two(tiny, kGiB, of_second);
+  EXPECT_EQ(mixed[0]->waves_in_flight, kLeastWaves);
+  EXPECT_EQ(mixed[0]->group_blocks, 1);
+  EXPECT_EQ(mixed[0]->group_bytes, std::vector<int64_t>{0});
+  EXPECT_EQ(mixed[0]->min_device_bytes, of_first);
+  EXPECT_EQ(mixed[1]->min_device_bytes, of_second);
+  EXPECT_EQ(least(of_first, kGiB, 1), of_second);
+  EXPECT_EQ(plans_of_two(tiny, of_first - 1, kGiB)[0].status().code(), Exit::kDeviceMemory);
+  EXPECT_EQ(plans_of_two(tiny, kGiB, of_second - 1)[1].status().code(), Exit::kDeviceMemory);
 }
 
 // Two layers, two steps.

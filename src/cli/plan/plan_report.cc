@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "cli/plan/routing_report.h"
 #include "model/json.h"
+#include "report/report.h"
 #include "report/traffic_report.h"
 
 namespace pagoda {
@@ -74,6 +75,9 @@ std::string memory_text(const PlanReport& r) {
       line_of("", strf("used: device %s, host %s%s", format_bytes(s.device_bytes).c_str(),
                        format_bytes(s.host_bytes).c_str(),
                        s.state_on_device ? "; everything stays on the device" : ""));
+  if (r.model.shape.num_experts > 0) {
+    text += line_of("", "experts: " + groups_text(s.group_blocks, s.waves_in_flight));
+  }
   for (const KindBytes& kind : s.kinds) {
     const bool below = kind.device < kind.all && kind.device + kind.host < kind.all;
     text += line_of("", strf("  %-11s %11s: room for %s on the device, %s in the host%s", kind.name,
@@ -251,6 +255,8 @@ Json step_json(const PlanReport& r) {
                {"device_bytes", s.device_bytes},
                {"host_bytes", s.host_bytes},
                {"state_on_device", s.state_on_device},
+               {"group_blocks", s.group_blocks},
+               {"waves_in_flight", s.waves_in_flight},
                {"saved_layers", s.saved_layers},
                {"peak_device_bytes", s.device_peak.device_bytes},
                {"peak_device_at_s", s.device_peak.at_s},

@@ -7,6 +7,7 @@
 #include "cli/plan/routing_report.h"
 #include "model/json.h"
 #include "offload/page_file.h"
+#include "report/report.h"
 #include "report/traffic_report.h"
 
 namespace pagoda {
@@ -97,6 +98,7 @@ std::string ranks_text(const RanksForecast& run) {
         strf(" %s %.0f %%", resource_name(resource), 100 * step.busy_s(resource) / step.step_s());
   }
   text += " busy\n" + stages_text(run);
+  text += "          experts: " + groups_text(step.group_blocks, step.waves_in_flight) + "\n";
   for (size_t first = 0; first < step.ranks.size();) {
     size_t end = first + 1;
     while (end < step.ranks.size() && rank_text(run, end) == rank_text(run, first)) ++end;
@@ -251,6 +253,8 @@ Json ranks_json(const RanksForecast& run) {
                {"tokens_per_s", run.tokens_per_s()},
                {"mfu", run.mfu()},
                {"bottleneck", resource_name(run.step.bottleneck())},
+               {"group_blocks", run.step.group_blocks},
+               {"waves_in_flight", run.step.waves_in_flight},
                {"stage_layers", run.stage_layers}};
   for (int i = 0; i < kResources; ++i) {
     const auto resource = static_cast<Resource>(i);

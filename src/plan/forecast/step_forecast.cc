@@ -455,6 +455,8 @@ Result<StepForecast> forecast_step(std::span<const PlannedRank> planned, const C
   forecast.whole_device_bytes = memory.whole_device_bytes - lent.device_bytes;
   forecast.whole_host_bytes = std::max<int64_t>(0, memory.whole_host_bytes - lent.host_bytes);
   forecast.kinds = kinds_of(pages, memory);
+  forecast.group_blocks = run.shape.group_blocks;
+  forecast.waves_in_flight = waves_in_flight(run.shape);
   forecast.saved_layers = ranks.front().saved_layers();
   CostSettings work{run.sequence_len, memory.state_on_device, forecast.coarseness};
   work.group_blocks = run.shape.group_blocks;

@@ -26,8 +26,8 @@ struct PlannedRun {
   MemoryBudget budget;
   int64_t header_bytes = 0;  // room before each host slot's payload
   int64_t sequence_len = 0;
-  int64_t group_bytes = 0;       // MemoryPlan::group_bytes
-  std::vector<int64_t> guest_bytes = {};  // [own device] guest_layer_bytes(); empty: none
+  // [own device] MemoryPlan::group_bytes, and guest_layer_bytes(). Empty: none.
+  std::vector<int64_t> group_bytes = {}, guest_bytes = {};
   // [own device] what one layer can save for its backward; 0, or empty: nothing does.
   std::vector<int64_t> kept_layer_bytes = {};
   // Devices that may be unlike, of all ranks; empty: a CPU that takes all cores, or GPUs that are
@@ -39,7 +39,8 @@ struct PlannedRun {
 
   // What groups and guests take on an own device beyond the least of a step.
   int64_t chosen_bytes(size_t device) const {
-    return group_bytes + (guest_bytes.empty() ? 0 : guest_bytes[device]);
+    const int64_t of_groups = group_bytes.empty() ? 0 : group_bytes[device];
+    return of_groups + (guest_bytes.empty() ? 0 : guest_bytes[device]);
   }
 };
 struct PlannedRank {
@@ -90,6 +91,8 @@ struct StepForecast {
   LeastMemory least;
   bool state_on_device = false, weights_travel = false;  // MemoryPlan's
   int64_t device_bytes = 0;        // of workspace and slots, on the device that has most
+  // RunShape's of the whole run; on one device a group is in flight.
+  int64_t group_blocks = 1, waves_in_flight = 1;
   int64_t saved_layers = 0;        // layers that also save what their backward reads
   int64_t host_bytes = 0;
   int64_t whole_device_bytes = 0;  // MemoryPlan's

@@ -14,43 +14,71 @@ namespace {
 constexpr int64_t kShare = 8, kShareOfSeveral = 3;
 constexpr int64_t kLeastGroups = 8;  // of a layer on each of several devices
 
-int64_t page_bytes(const RunShape& shape) {
+// What groups of some size take on each device of the rank.
+struct GroupNeed {
+  std::vector<int64_t> least;   // [device] for a step
+  std::vector<int64_t> whole;   // [device] where all that it uses stays there, but guests' weights
+  std::vector<int64_t> guests;  // [device] these
+
+  // Whether the device has room for what stays where that of `before` has it.
+  bool stays_as(const GroupNeed& before, size_t device, int64_t bytes) const {
+    const int64_t more = guests[device], more_before = before.guests[device];
+    return (whole[device] <= bytes || before.whole[device] > bytes) &&
+           (whole[device] + more <= bytes || before.whole[device] + more_before > bytes);
+  }
+};
+
+// Takes the pages of a run that has all on the devices, as plan_memory() counts them.
+void add_pages(const RunShape& shape, GroupNeed& need) {
   const PageTable pages(shape);
-  const std::vector<int64_t> here = pages_here(shape, pages);
-  int64_t bytes = 0;
-  for (size_t c = 0; c < here.size(); ++c) bytes += here[c] * pages.classes[c].page_bytes;
+  const RunShape whole = settled(shape, false);
+  const DeviceRange own = shape.own_devices();
+  for (int d = 0; d < own.count; ++d) {
+    const std::vector<int64_t> count = pages_on_device(whole, pages, own.first + d, true);
+    for (size_t c = 0; c < count.size(); ++c) {
+      const PageTable::Class& info = pages.classes[c];
+      auto& bytes = info.kind == PageKind::kGuestWeights ? need.guests : need.whole;
+      bytes[static_cast<size_t>(d)] += count[c] * info.page_bytes;
+    }
+  }
+}
+
+// [device of the rank] its workspace.
+std::vector<int64_t> workspaces(const RunShape& shape, const GroupWorkspace& fixed_bytes) {
+  std::vector<int64_t> bytes;
+  const DeviceRange own = shape.own_devices();
+  for (int d = own.first; d < own.end(); ++d) bytes.push_back(fixed_bytes(shape.group_blocks, d));
   return bytes;
 }
 
-// What groups of some size take on each device.
-struct GroupNeed {
-  std::vector<int64_t> least;  // [device] for a step
-  std::vector<int64_t> whole;  // [device] if all pages lay there
-  int64_t most() const { return *std::max_element(least.begin(), least.end()); }
-};
-
-GroupNeed need_of(const RunShape& shape, const std::function<int64_t(int64_t, int)>& fixed_bytes) {
+// [device of the rank] what a step needs at least.
+std::vector<int64_t> step_bytes(const RunShape& shape, const GroupWorkspace& fixed_bytes) {
   const RunShape brief = brief_shape(shape);
-  const DeviceRange own = shape.own_devices();
-  const auto devices = static_cast<size_t>(own.count);
+  std::vector<int64_t> bytes = least_slots(brief, PageTable(brief), 0).device_bytes;
+  const std::vector<int64_t> fixed = workspaces(shape, fixed_bytes);
+  for (size_t d = 0; d < bytes.size(); ++d) bytes[d] += fixed[d];
+  return bytes;
+}
+
+GroupNeed need_of(const RunShape& shape, const GroupWorkspace& fixed_bytes) {
   GroupNeed need;
-  need.least = least_slots(brief, PageTable(brief), 0).device_bytes;
-  need.whole.assign(devices, page_bytes(shape));
-  for (size_t d = 0; d < devices; ++d) {
-    const int64_t fixed = fixed_bytes(shape.group_blocks, own.first + static_cast<int>(d));
-    need.least[d] += fixed;
-    need.whole[d] += fixed;
-  }
+  need.least = step_bytes(shape, fixed_bytes);
+  need.whole = workspaces(shape, fixed_bytes);
+  need.guests.assign(need.whole.size(), 0);
+  add_pages(shape, need);
   return need;
 }
 
-// Whether the device may have the groups, as against those of one block.
-bool is_modest(const GroupNeed& single, const GroupNeed& group, int64_t budget, size_t device,
-               bool several) {
-  const int64_t share = several ? kShareOfSeveral : kShare;
-  const int64_t more = group.least[device] - single.least[device];
-  return share * more <= budget - single.least[device] &&
-         (single.whole[device] > budget || group.whole[device] <= budget);
+// Whether each device has room for what is more than `least`: a `share`th of what is left.
+bool is_modest(const GroupNeed& least, const GroupNeed& need, const DeviceBudget& budget,
+               int64_t share) {
+  for (size_t d = 0; d < need.least.size(); ++d) {
+    const int64_t of_device = budget.of(static_cast<int>(d));
+    const int64_t more = need.least[d] - least.least[d];
+    if (share * more > of_device - least.least[d]) return false;
+    if (!need.stays_as(least, d, of_device)) return false;
+  }
+  return true;
 }
 
 // Whether other chunks' experts are computed while a chunk's rows travel.
@@ -70,28 +98,73 @@ int64_t most_for_overlap(const RunShape& shape) {
 
 }  // namespace
 
-GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budget, int64_t most,
-                         const std::function<int64_t(int64_t, int)>& fixed_bytes) {
-  if (shape.options.group_blocks > 0) return {shape.options.group_blocks, 0};
-  if (!together || shape.num_experts == 0) return {};
+namespace {
+
+// Chooses as choose_group() does, with the fewest waves.
+GroupChoice choose_blocks(RunShape shape, bool together, const DeviceBudget& budget, int64_t most,
+                          const GroupWorkspace& fixed_bytes) {
+  if (shape.options.group_blocks > 0) return {.blocks = shape.options.group_blocks};
+  if (!together) return {};
   shape.group_blocks = 1;
   const GroupNeed single = need_of(shape, fixed_bytes);
   if (rounds_overlap(shape)) {
     const int64_t all = most_for_overlap(shape);
     most = div_ceil(all, div_ceil(all, most));
   }
+  const int64_t share = shape.devices > 1 ? kShareOfSeveral : kShare;
   for (int64_t blocks = most; blocks > 1; blocks = div_ceil(blocks, 2)) {
     if (shape.devices > 1 && blocks > most_for_overlap(shape)) continue;
     shape.group_blocks = blocks;
-    const GroupNeed group = need_of(shape, fixed_bytes);
-    bool modest = true;
-    for (int d = 0; d < shape.own_devices().count; ++d) {
-      modest = modest && is_modest(single, group, budget.of(d), static_cast<size_t>(d),
-                                   shape.devices > 1);
-    }
-    if (modest) return {blocks, group.most() - single.most()};
+    if (is_modest(single, need_of(shape, fixed_bytes), budget, share)) return {.blocks = blocks};
   }
   return {};
+}
+
+// The waves of a layer if one device has all of its rows. The last block of each expert may have
+// few rows.
+int64_t most_waves(const RunShape& shape) {
+  const int64_t blocks = shape.num_experts + div_ceil(shape.round_rows(), shape.row_block);
+  return div_ceil(blocks, shape.group_blocks);
+}
+
+}  // namespace
+
+GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budget, int64_t most,
+                         const GroupWorkspace& fixed_bytes) {
+  if (shape.num_experts == 0) return {};
+  shape.waves_in_flight = kLeastWaves;
+  GroupChoice choice = choose_blocks(shape, together, budget, most, fixed_bytes);
+  if (shape.devices == 1 || shape.zebra) return choice;
+  if (shape.options.waves_in_flight > 0) {
+    choice.waves = shape.options.waves_in_flight;
+    return choice;
+  }
+  shape.group_blocks = choice.blocks;
+  const GroupNeed fewest = need_of(shape, fixed_bytes);
+  const int64_t all = most_waves(shape);
+  for (int64_t waves = kMostWaves; waves > kLeastWaves; waves /= 2) {
+    if (waves / 2 >= all) continue;
+    shape.waves_in_flight = waves;
+    if (PageTable::count(shape) > kMostPages) continue;
+    if (!is_modest(fewest, need_of(shape, fixed_bytes), budget, kShare)) continue;
+    choice.waves = waves;
+    break;
+  }
+  return choice;
+}
+
+std::vector<int64_t> group_bytes(RunShape shape, const GroupWorkspace& fixed_bytes) {
+  shape.guest_layers = 0;
+  RunShape least = shape;
+  if (shape.options.group_blocks == 0) least.group_blocks = 1;
+  if (shape.options.waves_in_flight == 0) least.waves_in_flight = kLeastWaves;
+  const bool same =
+      least.group_blocks == shape.group_blocks && least.waves_in_flight == shape.waves_in_flight;
+  if (same) return std::vector<int64_t>(static_cast<size_t>(shape.own_devices().count), 0);
+  std::vector<int64_t> bytes = step_bytes(shape, fixed_bytes);
+  const std::vector<int64_t> of_least = step_bytes(least, fixed_bytes);
+  for (size_t d = 0; d < bytes.size(); ++d) bytes[d] -= of_least[d];
+  return bytes;
 }
 
 namespace {
@@ -147,8 +220,9 @@ int64_t choose_guest_layers(RunShape shape, const DeviceBudget& budget,
     bool modest = true;
     for (size_t d = 0; d < bytes.size(); ++d) {
       const int64_t of_device = budget.of(static_cast<int>(d));
+      const int64_t whole = need.whole[d] + need.guests[d];
       modest = modest && kShareOfSeveral * bytes[d] <= of_device - need.least[d] &&
-               (need.whole[d] > of_device || need.whole[d] + bytes[d] <= of_device);
+               (whole > of_device || whole + bytes[d] <= of_device);
     }
     if (modest) return layers;
   }

@@ -188,6 +188,10 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   hold_groups(plan.shape(), pages, slots);
   if (plan.shape().in_place) hold_rows_in_place(plan.shape(), pages, slots);
   hold_any_seat(plan.shape(), pages, slots);
+  std::vector<std::vector<int64_t>> on_device;  // [device][class]
+  for (int d = own.first; d < own.end(); ++d) {
+    on_device.push_back(pages_on_device(plan.shape(), pages, d));
+  }
   // An upload and a download of an evicted page pass through the host at the same time.
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
@@ -196,7 +200,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
       passing = 0;
       std::vector<int32_t>& held = slots[c].device_slots;
       for (int d = 0; d < own.count && used[c] != 0; ++d) {
-        held[d] = static_cast<int32_t>(pages_on_device(plan.shape(), pages, c, own.first + d));
+        held[d] = static_cast<int32_t>(on_device[static_cast<size_t>(d)][c]);
       }
     }
     slots[c].host_slots = std::max(slots[c].host_slots, static_cast<int32_t>(passing));
@@ -227,12 +231,12 @@ int64_t host_bytes(const PageTable& pages, const std::vector<SlotClass>& slots, 
 // In-layer buffers come first: one without room is uploaded for one expert after the other.
 void grow_device(const RunShape& shape, const PageTable& pages, int device, int64_t left,
                  bool everything, std::vector<SlotClass>& slots) {
+  const std::vector<int64_t> all =
+      pages_on_device(shape, pages, shape.own_devices().first + device, everything);
   std::vector<SlotShare> layer_buffers, dense, other;
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
-    SlotShare share{
-        &slots[c].device_slots[device], info.page_bytes,
-        pages_on_device(shape, pages, c, shape.own_devices().first + device, everything)};
+    SlotShare share{&slots[c].device_slots[device], info.page_bytes, all[c]};
     // A model without experts, or one that only generates, has no use for some.
     const bool unused = info.kind == PageKind::kLayerBuffer && *share.slots == 0;
     if (unused || info.stays()) share.most = 0;

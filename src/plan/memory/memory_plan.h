@@ -54,10 +54,10 @@ struct MemoryPlan {
   int64_t min_device_bytes = 0;  // smallest memory.device that would do, the same for each device
   int64_t min_host_bytes = 0;
   std::vector<int64_t> min_on_device;  // [device] the smallest for it, with what groups take
-  // How many row blocks of experts are computed together, and the device memory that takes beyond
-  // min_device_bytes (plan/memory/group_choice.h).
-  int64_t group_blocks = 1, group_bytes = 0;
-  int64_t guest_layers = 0;  // RunShape's, chosen likewise
+  // RunShape's, as all ranks have chosen, and [device] what the first two of them take beyond the
+  // least (plan/memory/group_choice.h).
+  int64_t group_blocks = 1, waves_in_flight = kLeastWaves, guest_layers = 0;
+  std::vector<int64_t> group_bytes;
   // The memory.device from which on everything stays on the devices, and nothing moves: the same
   // for each, and [device].
   int64_t whole_device_bytes = 0;

@@ -14,13 +14,13 @@
 // (RunShape::guest_layers) travel once, and have 18 d f.
 //
 // Guests on other ranks have room for the experts of two layers at least, or of as many as there is
-// memory for (HEXA-MoE's pipeline-shared cache); or where that is short, for two waves of a
-// layer's. With room for layers weights come a layer ahead of their use, while the layer before is
-// in work. In the backward all routing is known, and so is which. In the forward those come that
-// the routing of the step before would have as guests: an expert that is a guest again came ahead,
-// one that is none came for nothing, and one that was none comes when it is due. Who is a guest
-// follows from the step's own routing all the same: of kAuto, an expert near the bound may come for
-// nothing now and then, and has about as many bytes either way.
+// memory for (HEXA-MoE's pipeline-shared cache); or where that is short, for a layer's
+// waves in flight. With room for layers weights come a layer ahead of their use, while the layer
+// before is in work. In the backward all routing is known, and so is which. In the forward those
+// come that the routing of the step before would have as guests: an expert that is a guest again
+// came ahead, one that is none came for nothing, and one that was none comes when it is due. Who is
+// a guest follows from the step's own routing all the same: of kAuto, an expert near the bound may
+// come for nothing now and then, and has about as many bytes either way.
 //
 // RunShape::exchange is the order of rows only (plan/rounds/exchange_order.h). A guest's rows stay
 // where they are, so no parcel has them: messages of HALO and Aurora's rounds carry the other rows

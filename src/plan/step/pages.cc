@@ -172,7 +172,7 @@ int64_t PageTable::count(const RunShape& shape) {
   const std::vector<int64_t> kept = kept_pages(shape);
   return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
          guests + std::accumulate(kept.begin(), kept.end(), int64_t{0}) +
-         waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums + layer_sums(shape) +
+         waves_in_flight(shape) * (2 * shape.devices + parcels) + sums + layer_sums(shape) +
          std::accumulate(of_experts.begin(), of_experts.end(), int64_t{0});
 }
 
@@ -213,7 +213,7 @@ int64_t PageTable::sum_pages(const RunShape& shape) {
 }
 
 void PageTable::add_exchange(const RunShape& shape) {
-  const int64_t waves = waves_in_flight(shape.devices), rows = shape.group_rows();
+  const int64_t waves = waves_in_flight(shape), rows = shape.group_rows();
   const int64_t row = shape.hidden_size * shape.dtype_bytes;
   const auto add_inbound = [&](int64_t device) {
     add_on(device, PageKind::kInbound, rows * (2 * row + 4));
@@ -257,7 +257,7 @@ void PageTable::add_messages(const RunShape& shape) {
   num_messages_ = std::ssize(all);
   messages_.assign(static_cast<size_t>(2 * devices_ * nodes_), -1);
   const int64_t row = shape.hidden_size * shape.dtype_bytes;
-  for (int64_t i = 0; i < waves_in_flight(shape.devices); ++i) {
+  for (int64_t i = 0; i < waves_in_flight(shape); ++i) {
     int32_t number = 0;
     for (const Message& of : all) {
       const bool back = of.way == RowsWay::kBack;
@@ -275,7 +275,7 @@ void PageTable::add_messages(const RunShape& shape) {
 int64_t PageTable::guest_pages(const RunShape& shape, int rank) {
   if (!shape.has_far_guests()) return 0;
   if (shape.guest_layers > 0) return shape.guest_layers * shape.far_experts(rank);
-  return waves_in_flight(shape.devices) * std::min(shape.group_blocks, shape.num_experts);
+  return waves_in_flight(shape) * std::min(shape.group_blocks, shape.num_experts);
 }
 
 void PageTable::add_guests(const RunShape& shape) {
@@ -475,21 +475,22 @@ std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& 
   return classes;
 }
 
-int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,
-                        int device, bool updates) {
-  const PageTable::Class& info = pages.classes[slot_class];
-  const bool weights = info.kind == PageKind::kWeights;
-  const bool guest = weights && shape.may_compute_any(device);
-  int64_t count = 0;
+std::vector<int64_t> pages_on_device(const RunShape& shape, const PageTable& pages, int device,
+                                     bool updates) {
+  const bool takes_any = shape.may_compute_any(device);
+  std::vector<int64_t> count(pages.classes.size(), 0);
   for (const PageTable::Page& page : pages.pages) {
-    if (page.slot_class != slot_class) continue;
+    const PageTable::Class& info = pages.classes[page.slot_class];
+    const bool weights = info.kind == PageKind::kWeights;
     const bool alone = page.device >= 0;
     const int home = alone ? page.device : shape.records[page.record].device;
+    int64_t& of_class = count[page.slot_class];
     if (!alone && weights && shape.is_copied(page.record)) {
-      count += shape.computes_with(device, page.record) || (updates && home == device);
+      of_class += shape.computes_with(device, page.record) || (updates && home == device);
     } else {
+      const bool guest = weights && takes_any;
       const bool any_seat = !alone && info.expert && (guest || !shape.seat_speeds.empty());
-      count += home == device || (any_seat && shape.rank_of(home) == shape.rank_of(device));
+      of_class += home == device || (any_seat && shape.rank_of(home) == shape.rank_of(device));
     }
   }
   return count;

@@ -79,9 +79,10 @@ enum class PageKind : uint8_t {
   kKeptRows,
 };
 
-// Waves in flight: with several devices a wave's combine is issued behind the next one's dispatch,
-// so that devices overlap; with one device it is combined at once.
-constexpr int64_t waves_in_flight(int devices) { return devices > 1 ? 2 : 1; }
+// How many waves have pages for their rows. On one device a wave is combined at once.
+inline int64_t waves_in_flight(const RunShape& shape) {
+  return shape.devices > 1 ? shape.waves_in_flight : 1;
+}
 
 // A larger table, with what is held for each page beside it, would fill most of a machine's memory.
 inline constexpr int64_t kMostPages = int64_t{1} << 21;
@@ -301,10 +302,10 @@ std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& 
 // How many pages of each class the rank uses. [class]
 std::vector<int64_t> pages_here(const RunShape& shape, const PageTable& pages);
 
-// Pages of a class that a device may use: those of experts that may have their seat there, of the
-// dense weights that it computes with, of those that it has at home if it `updates` them there, and
-// those that no other device uses.
-int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,
-                        int device, bool updates = false);
+// [class] how many of its pages a device may use: those of experts that may have their seat there,
+// of the dense weights that it computes with, of those that it has at home if it `updates` them
+// there, and those that no other device uses.
+std::vector<int64_t> pages_on_device(const RunShape& shape, const PageTable& pages, int device,
+                                     bool updates = false);
 
 }  // namespace pagoda

@@ -16,6 +16,8 @@ namespace pagoda {
 
 // The most row blocks that experts of a group have (plan/step/expert_blocks.h).
 inline constexpr int64_t kMostGroupBlocks = 128;
+// Several devices have so many waves in flight; in zebra they have the least.
+inline constexpr int64_t kLeastWaves = 2, kMostWaves = 8;
 
 // Switches that change the order of a step, to measure what each part of it is worth. None changes
 // a bit of the result.
@@ -38,6 +40,8 @@ struct PlanOptions {
   // How many row blocks of experts are computed together (RunShape::group_blocks). 0: one on a CPU
   // alone, and on a GPU or on several devices as many as their memory has room for.
   int64_t group_blocks = 0;
+  // RunShape::waves_in_flight. 0: as many as the devices' memory has room for. Zebra ignores it.
+  int64_t waves_in_flight = 0;
   // false: experts read copies of their rows, also of those that are on their own device
   // (RunShape::in_place).
   bool in_place = true;
@@ -106,6 +110,11 @@ struct RunShape {
   // How many row blocks of one or several experts are computed together
   // (plan/step/expert_blocks.h). The pages they use are there at once. The number changes no bit.
   int64_t group_blocks = 1;
+  // For the rows of so many waves (plan/step/expert_blocks.h) several devices have pages: with two
+  // of them a wave's rows arrive while the one before is computed. A device whose experts have few
+  // rows in some waves goes on with later ones while others are still at these, as far as there are
+  // pages. The number changes no bit. REQUIRES in zebra: kLeastWaves.
+  int64_t waves_in_flight = kLeastWaves;
   // Rows that come to a device for a layer's experts stay there until their backward, so that only
   // gradients come then: those of the first waves of an action, as many as so many rows fill.
   // Further ones are sent again. The number changes no bit. REQUIRES unless 0:
@@ -134,10 +143,10 @@ struct RunShape {
   // PlanOptions::same_blocks().
   Sharing sharing = Sharing::kRows;
   // Weights that came from another rank stay on a guest's device until those of so many further
-  // layers with experts have come; 0: while two waves need them. Then they come a layer ahead of
-  // their use where it is known which (plan/step/expert_seats.h), and not again for the backward of
-  // so many last layers. The number changes no bit. REQUIRES unless 0: at least two, or one for
-  // each layer with experts.
+  // layers with experts have come; 0: while the waves in flight need them. Then they come a layer
+  // ahead of their use where it is known which (plan/step/expert_seats.h), and not again for the
+  // backward of so many last layers. The number changes no bit. REQUIRES unless 0: at least two, or
+  // one for each layer with experts.
   int64_t guest_layers = 0;
   PlanOptions options;
   // Experts read the rows of microbatches that their own device attends to where attention left

@@ -111,13 +111,12 @@ void SteadyRun::account(const StepPiece& piece) {
 
 bool layer_buffers_stay(const RunShape& shape, const PageTable& pages,
                         const std::vector<SlotClass>& classes) {
-  for (size_t c = 0; c < classes.size(); ++c) {
-    if (pages.classes[c].kind != PageKind::kLayerBuffer) continue;
-    const DeviceRange own = shape.own_devices();
-    for (int d = own.first; d < own.end(); ++d) {
-      if (classes[c].device_slots[d - own.first] < pages_on_device(shape, pages, c, d)) {
-        return false;
-      }
+  const DeviceRange own = shape.own_devices();
+  for (int d = own.first; d < own.end(); ++d) {
+    const std::vector<int64_t> all = pages_on_device(shape, pages, d);
+    for (size_t c = 0; c < classes.size(); ++c) {
+      if (pages.classes[c].kind != PageKind::kLayerBuffer) continue;
+      if (classes[c].device_slots[d - own.first] < all[c]) return false;
     }
   }
   return true;

@@ -83,9 +83,9 @@ void StepPlan::send_guests(std::span<const ExpertUse> guests, Phase phase,
 }
 
 // Sends weights of experts to devices of other ranks that compute rows of theirs and have not the
-// newest, once in the action: ahead of the wave's rows, while the wave before is in work. Unless
+// newest, once in the action: ahead of the wave's rows, while waves before are in work. Unless
 // layers have pages of their own, a device's guests take its pages by turns, which are as many as
-// the experts of two waves can be.
+// the experts of the waves in flight can be.
 void StepPlan::bring_guests(const WavePlace& at, const ExpertWave& wave, GuestWeights& guests,
                             TaskList& tasks) const {
   for (size_t d = 0; d < wave.size() && shape_.weights_travel(); ++d) {
@@ -315,21 +315,25 @@ bool StepPlan::has_own(const ExpertWave& wave) const {
   return false;
 }
 
-// Adds dispatch, experts and combine of every wave. With several devices a wave is handed out
-// before the one before it is computed, and combined before the one behind it is: so a device may
-// compute a wave while others are still at the one before. Combines, and so their sums, keep the
-// order of the experts.
+// Adds dispatch, experts and combine of every wave. With several devices a wave is handed out as
+// early as there are pages for its rows, and combined before the one behind it is computed: so a
+// device may be ahead of others by all waves but one that are in flight. It is combined no later,
+// or what devices give back would hold pages that they need for what they compute next. Combines,
+// and so their sums, keep the order of the experts.
 // Returns where the first wave of devices that attend begins in zebra, else the end.
 size_t StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
                               const std::vector<ExpertWave>& waves, Phase phase, ExpertSums* sums,
                               const BesideExperts& beside, TaskList& tasks) const {
-  const int64_t in_flight = waves_in_flight(shape_.devices), ahead = in_flight - 1;
+  const int64_t in_flight = waves_in_flight(shape_), ahead = in_flight - 1;
+  const int64_t behind = std::min<int64_t>(ahead, 1);
   index(layer, microbatches, phase, tasks);
   if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
   const size_t first_task = tasks.size();
   const auto count = static_cast<int64_t>(waves.size());
-  // A chunk's wave arrives while the one before it computes, so they have different pages, also
-  // where one of them is the only wave of its chunk.
+  // In zebra a chunk's wave arrives while the one before it computes, so they have different pages,
+  // also where one of them is the only wave of its chunk, or devices that attend have one of their
+  // own behind it. In stages a chunk's rows come behind its attention, for which a device has ended
+  // the chunk before, so that it does not matter.
   const int64_t begin = shape_.rounds() == 1 ? 0 : beside.actions_before;
   const auto place = [&](int64_t i) {
     const int64_t slot = (begin + i) % in_flight;
@@ -337,8 +341,8 @@ size_t StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
   };
   std::optional<size_t> own;
   GuestWeights guests{beside.copies};
-  for (int64_t i = -ahead; i < count + ahead; ++i) {
-    const int64_t next = i + ahead, done = i - ahead;
+  for (int64_t i = -ahead; i < count + behind; ++i) {
+    const int64_t next = i + ahead, done = i - behind;
     if (next < count) {
       const ExpertWave& wave = waves[static_cast<size_t>(next)];
       if (!own && has_own(wave)) own = tasks.size();
@@ -346,7 +350,7 @@ size_t StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
       dispatch(place(next), wave, tasks);
     }
     const bool combines = done >= 0;
-    if (combines && ahead > 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
+    if (combines && behind > 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
     if (i >= 0 && i < count) {
       // Each wave sends as many, where sums of gradients leave the network room.
       const auto first = static_cast<size_t>(i * std::ssize(beside.ahead) / count);
@@ -355,7 +359,7 @@ size_t StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
       if (!part.empty()) send_guests(part, phase, *beside.copies, false, tasks);
       compute(place(i), waves[static_cast<size_t>(i)], guests, sums, tasks);
     }
-    if (combines && ahead == 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
+    if (combines && behind == 0) combine(place(done), waves[static_cast<size_t>(done)], tasks);
   }
   // Rows that are read in place have slots of their own until the next layer's take these.
   if (phase == Phase::kForward && !shape_.in_place) give_up_normed(first_task, tasks);

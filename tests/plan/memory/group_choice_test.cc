@@ -91,6 +91,87 @@ TEST(GroupChoice, WhatTheRunFileSaysIsTaken) {
   EXPECT_EQ(blocks(shape), 5);
 }
 
+// Blocks of 16 rows, of 200 in all, make far more than 8 waves. A row has 16 bytes, so a wave of
+// rows has six pages of 4 KiB on each device: to and from its own experts, and those that leave for
+// the other and come from there.
+TEST(WavesInFlight, TakeAnEighthOfWhatIsLeft) {
+  RunShape shape = two_ranks({1, 1}, Sharing::kRows);
+  shape.experts_per_token = 1;
+  shape.group_blocks = shape.options.group_blocks = 1;
+  constexpr int64_t kWave = 6 * 4096;
+  const int64_t least = least_slots(shape, PageTable(shape), 0).device_bytes[0];
+  const auto chosen = [&](int64_t more) {
+    const auto nothing = [](int64_t, int) { return int64_t{0}; };
+    RunShape of_choice = shape;
+    of_choice.waves_in_flight = choose_group(shape, true, least + more, kMost, nothing).waves;
+    EXPECT_EQ(group_bytes(of_choice, nothing)[0], (of_choice.waves_in_flight - 2) * kWave);
+    return of_choice.waves_in_flight;
+  };
+  EXPECT_EQ(chosen(0), 2);
+  EXPECT_EQ(chosen(8 * 2 * kWave - 1), 2);
+  EXPECT_EQ(chosen(8 * 2 * kWave), 4);
+  EXPECT_EQ(chosen(8 * 6 * kWave - 1), 4);
+  EXPECT_EQ(chosen(8 * 6 * kWave), 8);
+  shape.waves_in_flight = 8;
+  EXPECT_EQ(least_slots(shape, PageTable(shape), 0).device_bytes[0], least + 6 * kWave);
+  EXPECT_EQ(chosen(0), 2) << "whatever the shape has";
+}
+
+// What stays on the devices of a process with two waves does so with more of them, and with larger
+// groups: each device has room for its own pages, and none for those of both.
+TEST(WavesInFlight, DriveNoStatesOffTheirDevices) {
+  RunShape shape = two_ranks(std::vector<uint8_t>(150, 1), Sharing::kRows);
+  shape.device_rank.clear();
+  shape.experts_per_token = 1;
+  shape.group_blocks = 1;
+  constexpr int64_t kWave = 6 * 4096;
+  const auto nothing = [](int64_t, int) { return int64_t{0}; };
+  const auto plan = [&](int64_t device_bytes) {
+    MemoryBudget budget{.device_bytes = device_bytes, .host_bytes = kGiB, .fixed_bytes = {0, 0}};
+    return plan_memory(shape, PageTable(shape), budget, 0).take();
+  };
+  const std::vector<int64_t> alone = plan(kGiB).whole_on_device;
+  const int64_t whole = std::max(alone[0], alone[1]);
+  ASSERT_GT(whole, 2 * 8 * 6 * kWave) << "an eighth of what a step leaves is enough";
+  const auto chosen = [&](int64_t more) {
+    shape.waves_in_flight = kLeastWaves;
+    const GroupChoice choice = choose_group(shape, true, whole + more, kMost, nothing);
+    shape.group_blocks = choice.blocks;
+    shape.waves_in_flight = choice.waves;
+    EXPECT_TRUE(plan(whole + more).state_on_device) << more;
+    return choice.waves;
+  };
+  shape.options.group_blocks = 1;
+  EXPECT_EQ(chosen(0), 2);
+  EXPECT_EQ(chosen(2 * kWave - 1), 2);
+  EXPECT_EQ(chosen(2 * kWave), 4);
+  EXPECT_EQ(chosen(6 * kWave), 8);
+  shape.options = {.waves_in_flight = 2};
+  chosen(0);
+  EXPECT_EQ(shape.group_blocks, 1);
+}
+
+TEST(WavesInFlight, AreNoMoreThanALayerHas) {
+  RunShape shape = two_ranks({1, 1}, Sharing::kRows);
+  shape.experts_per_token = 1;
+  const auto waves = [&](int64_t blocks) {
+    shape.options.group_blocks = blocks;
+    return choose_group(shape, true, kGiB, kMost, [](int64_t, int) { return int64_t{0}; }).waves;
+  };
+  EXPECT_EQ(waves(2), 8);  // 200 rows in blocks of 16, and the last ones of two experts
+  EXPECT_EQ(waves(4), 4);
+  EXPECT_EQ(waves(8), 2);
+}
+
+TEST(WavesInFlight, AreThoseOfTheRunFileButTwoInZebra) {
+  RunShape shape = two_ranks({1, 1}, Sharing::kRows);
+  shape.options.waves_in_flight = 3;
+  const auto nothing = [](int64_t, int) { return int64_t{0}; };
+  EXPECT_EQ(choose_group(shape, true, kGiB, kMost, nothing).waves, 3);
+  shape.zebra = true;
+  EXPECT_EQ(choose_group(shape, true, kGiB, kMost, nothing).waves, 2);
+}
+
 // A guest's weights have a page of 4 KiB. By turns there are two of them, for two waves of a row
 // block: as many as two layers need, so that these cost nothing.
 TEST(GuestLayers, AreAsManyAsAThirdOfWhatIsLeftHasRoomFor) {

@@ -196,6 +196,35 @@ TEST(Exchange, RoundsEndWithTheBusiestCard) {
   }
 }
 
+// Between ranks whose cards are equally fast, rounds go in turn; each of these is received before
+// the next one is sent, which is why turns cannot deadlock.
+TEST(Exchange, RoundsTakeTurns) {
+  const auto in_turn = [](const RunShape& shape) {
+    const TaskList tasks = forward_tasks(shape);
+    int count = 0;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const Task& t = tasks[i];
+      if (!t.in_turn) continue;
+      EXPECT_NE(shape.rank_of(t.device), shape.rank_of(t.peer));
+      if (t.kind == TaskKind::kReceive) continue;
+      EXPECT_EQ(t.kind, TaskKind::kSend);
+      const Task& next = tasks[i + 1];
+      EXPECT_TRUE(next.kind == TaskKind::kReceive && next.in_turn);
+      EXPECT_EQ(std::pair(next.device, next.peer), std::pair(t.peer, t.device));
+      ++count;
+    }
+    return count;
+  };
+  RunShape shape = four_devices(ExchangeOrder::kRounds);
+  EXPECT_GE(in_turn(shape), 2 * 8);  // eight pairs of devices, there and back
+  shape.shares_cards = true;
+  EXPECT_GE(in_turn(shape), 2 * 8);
+  shape.device_rank = {};
+  EXPECT_EQ(in_turn(shape), 0);
+  EXPECT_EQ(in_turn(four_devices(ExchangeOrder::kFlat)), 0);
+  EXPECT_EQ(in_turn(four_devices(ExchangeOrder::kHalo)), 0);
+}
+
 // Four ranks, the last of which has a card that is three times as fast, and an expert that all
 // choose: rows come to it from the three others side by side, and go back to each by its one lane.
 TEST(Exchange, AFastCardHasSeveralPartners) {
@@ -210,28 +239,29 @@ TEST(Exchange, AFastCardHasSeveralPartners) {
     routing[b][b] -= 2 * kUnitRows;
   }
   // [device that sends] the lanes of what comes to the expert, and of what comes back
-  const auto lanes_of = [&] {
+  const auto lanes_of = [&](bool turns) {
     std::map<int, Lane> there, back;
     for (const Task& t : forward_tasks(shape, routing)) {
       if (t.kind != TaskKind::kReceive) continue;
       EXPECT_EQ(t.bytes, 2 * kUnit);
+      EXPECT_EQ(t.in_turn, turns);
       (t.device == 3 ? there : back)[t.device == 3 ? t.peer : t.device] = t.lane;
     }
     return std::pair(there, back);
   };
   const std::map<int, Lane> one = {{0, Lane::kIn}, {1, Lane::kIn}, {2, Lane::kIn}};
   const std::map<int, Lane> each = {{0, Lane::kIn}, {1, Lane::kIn1}, {2, Lane::kIn2}};
-  EXPECT_EQ(lanes_of(), std::pair(each, one));
+  EXPECT_EQ(lanes_of(false), std::pair(each, one));
   EXPECT_EQ(shape.in_lanes(3), 3);
   EXPECT_EQ(shape.in_lanes(0), 1);
   shape.exchange = ExchangeOrder::kFlat;
-  EXPECT_EQ(lanes_of(), std::pair(one, one));
+  EXPECT_EQ(lanes_of(false), std::pair(one, one));
   EXPECT_EQ(shape.in_lanes(3), 1);
   shape.exchange = ExchangeOrder::kRounds;
   shape.network_rates = {10, 10, 10, 10};
-  EXPECT_EQ(lanes_of(), std::pair(one, one));
+  EXPECT_EQ(lanes_of(true), std::pair(one, one));
   shape.network_rates = {};
-  EXPECT_EQ(lanes_of(), std::pair(one, one));
+  EXPECT_EQ(lanes_of(true), std::pair(one, one));
 }
 
 // Between the nodes of 0, 1 and of 2, 3 each device sends one message, in place of two.
@@ -297,6 +327,50 @@ TEST(Exchange, RowsThatAGuestComputesAreInNone) {
       {3, 2, 1 * kUnit, 0},
   };
   EXPECT_EQ(sends_of(with_guests(ExchangeOrder::kHalo), PageKind::kInbound), by_halo);
+}
+
+// A wave's rows leave as soon as there are pages for them, and what its experts gave is added
+// before the next wave is computed. Added later, it would keep pages that a device needs to go on.
+TEST(Exchange, RowsLeaveAheadByTheWavesInFlight) {
+  RunShape shape = four_devices(ExchangeOrder::kFlat);
+  shape.row_block = kUnitRows;
+  shape.group_blocks = 1;
+  const LayerRouting routing = routing_of(shape);
+  const auto waves = std::ssize(layer_waves(shape, 0, all_microbatches(shape), routing));
+  ASSERT_GE(waves, 8);
+  for (const int64_t in_flight : {2, 3, 8}) {
+    shape.waves_in_flight = in_flight;
+    const PageTable pages(shape);
+    TaskList tasks;
+    StepPlan(shape, pages, {}).forward_experts(0, all_microbatches(shape), routing, tasks);
+    std::vector<int64_t> computed;  // [wave] where its first expert is
+    for (int64_t i = 0; i < std::ssize(tasks); ++i) {
+      const bool first = tasks[static_cast<size_t>(i)].kind == TaskKind::kExpert &&
+                         tasks[static_cast<size_t>(i)].wave == std::ssize(computed);
+      if (first) computed.push_back(i);
+    }
+    ASSERT_EQ(std::ssize(computed), waves);
+    int64_t sent = 0, added = 0;
+    for (int64_t i = 0; i < std::ssize(tasks); ++i) {
+      const Task& t = tasks[static_cast<size_t>(i)];
+      const auto before = [&](int64_t wave) {
+        return wave < 0 || (wave < waves && computed[static_cast<size_t>(wave)] < i);
+      };
+      if (t.kind == TaskKind::kCombine) {
+        EXPECT_TRUE(before(t.wave) && !before(t.wave + 1)) << in_flight;
+        ++added;
+      }
+      const bool to_experts =
+          t.kind == TaskKind::kSend &&
+          pages.classes[pages.pages[t.uses[0].page].slot_class].kind == PageKind::kInbound;
+      if (!to_experts) continue;
+      const int64_t next = t.wave - in_flight + 1;
+      EXPECT_TRUE(before(next - 1) && (next < 0 || !before(next))) << in_flight;
+      ++sent;
+    }
+    EXPECT_GE(sent, kDevices * (kDevices - 1));
+    EXPECT_GE(added, waves);
+  }
 }
 
 // Weights of experts 0 and 3 are sent to the other node, those of expert 1 are in device 0's own

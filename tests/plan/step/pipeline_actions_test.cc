@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "tests/testing/plan/chunks_in_flight.h"
 
 namespace pagoda {
 namespace {
@@ -304,19 +305,16 @@ TEST(PipelineActions, ZebraTakesTwoChunksForOne) {
             "f06 f07 f16 f17 b14 b15 b04 b05 b16 b17 b06 b07 ");
 }
 
-// 1F1B: stage i of P has at most P - i; the others have all.
 TEST(PipelineActions, ChunksInFlight) {
   for (int stages = 2; stages <= 4; ++stages) {
     for (int64_t chunks = 1; chunks <= 8; ++chunks) {
-      for (int stage = 0; stage < stages; ++stage) {
-        const auto in_flight = [&](PipelineOrder order) {
-          const RunShape shape = pipeline_of(stages, order, 2 * stages, chunks);
-          return most_in_flight(shape, make_actions(shape, PassExtent::kStep), stage);
-        };
-        EXPECT_EQ(in_flight(PipelineOrder::kOneForwardOneBackward),
-                  std::min<int64_t>(stages - stage, chunks));
-        EXPECT_EQ(in_flight(PipelineOrder::kGpipe), chunks);
-        EXPECT_EQ(in_flight(PipelineOrder::kBreadthFirst), chunks);
+      for (const PipelineOrder order : kOrders) {
+        const RunShape shape = pipeline_of(stages, order, 2 * stages, chunks);
+        const ActionList actions = make_actions(shape, PassExtent::kStep);
+        for (int stage = 0; stage < stages; ++stage) {
+          EXPECT_EQ(most_in_flight(shape, actions, stage),
+                    chunks_in_flight(order, stages, stage, chunks));
+        }
       }
     }
   }

@@ -29,6 +29,7 @@ TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
     kind.options.padded_experts = random() % 6 == 0;
     kind.pinned_share = random() % 4 == 0 ? 0.5 : 0;
     kind.group_blocks = 1 + seed % 4;
+    kind.waves_in_flight = kLeastWaves + seed % 3;
     if (seed % 2 == 0) kind.kept_rows = int64_t{1} << seed % 12;
     const bool away =
         kind.options.same_blocks() && !kind.options.whole_layers && kind.pinned_share == 0;

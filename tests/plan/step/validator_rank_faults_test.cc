@@ -123,6 +123,28 @@ TEST_F(BrokenRanks, RowsComeByNoLaneOfTheirs) {
          changed(Lane::kIn, Lane::kInBack), apart);
 }
 
+// Two ranks of two devices, whose rows go in rounds, and so in turn.
+TEST_F(BrokenRanks, TurnsAreTakenInAnotherOrder) {
+  static MergedRun rounds(StepKind{}, ExchangeOrder::kRounds, {0, 0, 1, 1});
+  ASSERT_EQ(first_fault(rounds.faults(rounds.steps)), "");
+  const auto in_turn = [](TaskKind kind) {
+    return [kind](const PlacedTask& t) { return t.task.kind == kind && t.task.in_turn; };
+  };
+  const auto receive_later = [&](Step& step) {
+    const size_t receive = find(step, in_turn(TaskKind::kReceive));
+    const size_t next_send = find(step, in_turn(TaskKind::kSend), 1);
+    ASSERT_LT(receive, next_send);
+    const PlacedTask moved = step[receive];
+    step.insert(step.begin() + static_cast<int64_t>(next_send) + 1, moved);
+    erase(step, receive);
+  };
+  expect(PlanRule::kMatched, "a receive is behind the next send", receive_later, rounds);
+  const auto take_no_turn = [&](Step& step) {
+    step[find(step, in_turn(TaskKind::kReceive))].task.in_turn = false;
+  };
+  expect(PlanRule::kMatched, "one end takes no turn", take_no_turn, rounds);
+}
+
 // Two ranks of two devices, whose rows go by HALO.
 TEST_F(BrokenRanks, ParcelsGoElsewhere) {
   static MergedRun halo(StepKind{}, ExchangeOrder::kHalo, {0, 0, 1, 1});

@@ -71,6 +71,7 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
     kind.group_blocks = seed % 2 == 0 ? 1 : 1 + seed % 7;
+    kind.waves_in_flight = kLeastWaves + seed % 5;
     if (seed % 3 == 0) kind.kept_rows = int64_t{1} << seed % 12;
     const bool away =
         kind.options.same_blocks() && !kind.options.whole_layers && kind.pinned_share == 0;

@@ -42,6 +42,30 @@ class RanksTest : public MpiRunTest {
     }
     EXPECT_GT(steps, 1);
   }
+  // What a traced run sent from process to process in turn.
+  int64_t transfers_in_turn(const std::string& folder) {
+    int64_t turns = 0;
+    for (const TraceFile::Span& span : TraceFile::read(dir_.file(folder + "/trace.json")).spans) {
+      turns += span.lane().starts_with("to rank ") && span.args.contains("turns");
+    }
+    return turns;
+  }
+  // What processes of a traced run received from each other, in messages.
+  struct Received {
+    int64_t weights = 0, sums = 0;  // of experts
+    int64_t rows = 0;
+  };
+  Received received_in(const std::string& folder) {
+    Received received;
+    for (const TraceFile::Span& span : TraceFile::read(dir_.file(folder + "/trace.json")).spans) {
+      if (!span.group.ends_with(" network") || !span.lane().starts_with("from rank ")) continue;
+      const bool of_expert = span.name.find(" E") != std::string::npos;
+      const bool page = span.name.find("receive page") != std::string::npos;
+      (page ? received.weights : received.sums) += of_expert;
+      received.rows += span.args.contains("rows");
+    }
+    return received;
+  }
   // What the newest checkpoint says that each rank computed with.
   Words kernel_sets(const std::string& folder) {
     Words sets;
@@ -138,21 +162,23 @@ TEST_F(RanksTest, TheWeightsOfOneProcess) {
   EXPECT_EQ(run({"ckpt", "verify", dir_.file("two")}).code, 0);
 }
 
+// How a run is divided.
+struct Mesh {
+  const char* folder;
+  int processes, stages;
+  const char* order;
+  const char* devices;  // of each process
+  int64_t steps;
+  const char* exchange = "auto";
+  const char* layout = "pipeline";
+  const char* copies = "1";
+  std::vector<const char*> cards = {};  // of the processes
+};
+
 // Stages of one process or more, with a device or two each, in every order and exchange, in zebra
 // and in copies; the run of `many` goes on with other stages of other processes twice. Whoever ends
 // it, anybody can export it.
 TEST_F(RanksTest, StagesOfProcesses) {
-  struct Mesh {
-    const char* folder;
-    int processes, stages;
-    const char* order;
-    const char* devices;  // of each process
-    int64_t steps;
-    const char* exchange = "auto";
-    const char* layout = "pipeline";
-    const char* copies = "1";
-    std::vector<const char*> cards = {};  // of the processes
-  };
   const Mesh meshes[] = {
       {"two", 2, 2, "1f1b", "cpu", 6},
       {"three", 3, 3, "gpipe", "cpu", 6},
@@ -197,6 +223,8 @@ TEST_F(RanksTest, StagesOfProcesses) {
     Words words = train(flags, newest == mesh.folder ? Words{"--resume"} : Words());
     for (const char* rate : mesh.cards)
       words.insert(words.end(), {"--parallel.network_gb_s", rate});
+    const bool traced = mesh.exchange != std::string("auto");
+    if (traced) words.insert(words.end(), {"--trace-steps", "2:5"});
     const ProcessResult result = mesh.processes == 1 ? run(words) : mpirun(mesh.processes, words);
     newest = mesh.folder;
     ASSERT_EQ(result.code, 0) << result.err;
@@ -204,6 +232,8 @@ TEST_F(RanksTest, StagesOfProcesses) {
     EXPECT_EQ(losses(mesh.folder), losses("alone"));
     EXPECT_EQ(evals(mesh.folder).at(6), evals("alone").at(6));
     EXPECT_TRUE(exported(mesh.folder) == expected);
+    const bool rounds = mesh.exchange == std::string("rounds");
+    EXPECT_EQ(traced && transfers_in_turn(mesh.folder) > 0, rounds);
   }
   Flags flags = flags_with("refused", 6);
   flags["parallel.layout"] = "pipeline";
@@ -232,27 +262,23 @@ TEST_F(RanksTest, WeightsThatTravelBetweenProcesses) {
   EXPECT_NE(two.err.find("other processes' experts, which come when they are due"),
             std::string::npos)
       << two.err;
-  int64_t weights = 0, sums = 0, rows = 0;
-  for (const TraceFile::Span& span : TraceFile::read(dir_.file("two/trace.json")).spans) {
-    if (!span.group.ends_with(" network") || !span.lane().starts_with("from rank ")) continue;
-    const bool of_expert = span.name.find(" E") != std::string::npos;
-    const bool page = span.name.find("receive page") != std::string::npos;
-    (page ? weights : sums) += of_expert;
-    rows += span.args.contains("rows");
-  }
-  EXPECT_GT(weights, 100);
-  EXPECT_GT(sums, 50);
-  EXPECT_EQ(rows, 0);
+  const Received received = received_in("two");
+  EXPECT_GT(received.weights, 100);
+  EXPECT_GT(received.sums, 50);
+  EXPECT_EQ(received.rows, 0);
   struct Part {
     int processes;
     int64_t steps;
     const char* sharing;
   };
   for (const Part& part : {Part{4, 2, "data"}, Part{2, 4, "rows"}, Part{3, 6, "auto"}}) {
-    const Words more = part.processes == 4 ? Words() : Words{"--resume"};
+    const Words more = part.processes == 4 ? Words() : Words{"--resume", "--trace-steps", "2:5"};
     const ProcessResult result =
         mpirun(part.processes, train(flags_with("many", part.steps, part.sharing), more));
     ASSERT_EQ(result.code, 0) << result.err;
+    if (part.sharing == std::string("rows")) {
+      EXPECT_GT(received_in("many").rows, 100);
+    }
     if (part.processes < 4) continue;
     // There is room for all, and for the guests of both layers with experts.
     EXPECT_NE(result.err.find("everything fits on the device"), std::string::npos) << result.err;

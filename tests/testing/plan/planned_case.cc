@@ -11,6 +11,7 @@ void StepKind::apply_to(RunShape& shape) const {
   shape.eager_adam = eager;
   shape.pinned_share = pinned_share;
   shape.group_blocks = group_blocks;
+  shape.waves_in_flight = zebra ? kLeastWaves : waves_in_flight;
   if (options.same_blocks()) shape.kept_rows = kept_rows;
   shape.zebra = zebra;
   if (shape.sums.expert_shards > 1) shape.sharing = sharing;

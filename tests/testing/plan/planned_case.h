@@ -18,7 +18,7 @@ struct StepKind {
   bool eager = false, skip_untouched = false, seats_by_step = false;
   bool keep_in_host = false;  // any number of pages of each class, as against what is planned
   double pinned_share = 0;
-  int64_t group_blocks = 1, kept_rows = 0;
+  int64_t group_blocks = 1, waves_in_flight = kLeastWaves, kept_rows = 0;
   bool zebra = false;
   Sharing sharing = Sharing::kRows;
   int64_t guest_layers = 0;  // where weights travel between ranks, and there may be so many

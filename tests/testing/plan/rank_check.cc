@@ -19,6 +19,8 @@ void RankCheck::begin_step() {
     }
   }
   sent_.clear();
+  if (turn_) faults_.push_back({PlanRule::kMatched, "what is sent in turn is not received"});
+  turn_.reset();
 }
 
 void RankCheck::check_use(const Task& task, const PageUse& use) {
@@ -83,12 +85,23 @@ void RankCheck::check_weights(const Task& task) {
   }
 }
 
+void RankCheck::check_turn(const Task& task) {
+  const bool sends = task.kind == TaskKind::kSend;
+  const std::pair<int, int> pair = {sends ? task.device : task.peer,
+                                    sends ? task.peer : task.device};
+  if (turn_.has_value() == sends || (turn_ && *turn_ != pair)) {
+    fault(PlanRule::kMatched, task, "is not received in its turn");
+  }
+  turn_ = sends ? std::optional(pair) : std::nullopt;
+}
+
 void RankCheck::check(const Task& task) {
   if (shape_.ranks() == 1) return;
   for (const PageUse& use : task.used()) check_use(task, use);
   if (task.kind == TaskKind::kAdam) ++updates_[task.record];
   if (task.kind == TaskKind::kSendPage) check_send(task);
   if (task.kind == TaskKind::kReceivePage) check_receive(task);
+  if (task.in_turn) check_turn(task);
   if (task.kind == TaskKind::kExpert || task.kind == TaskKind::kExpertBackward) {
     check_weights(task);
   }

@@ -1,11 +1,13 @@
 // Checks that ranks keep to their own records and have the newest weights of the others': accounts
 // for the copies of dense weights that were sent, and of experts' to devices whose guests they are,
-// and after how many updates. Part of the validator.
+// and after how many updates. And that transfers in turn are received right behind their sends,
+// which is why turns cannot deadlock (parallel/mpi_link.h). Part of the validator.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,7 @@ class RankCheck {
   void check_send(const Task& task);
   void check_receive(const Task& task);
   void check_weights(const Task& task);
+  void check_turn(const Task& task);
 
   const RunShape& shape_;
   const PageTable& pages_;
@@ -42,6 +45,8 @@ class RankCheck {
   std::map<std::pair<int64_t, int>, int64_t> copies_;        // [record, rank] made after so many
   std::map<std::pair<int, int>, std::deque<SentPage>> sent_;  // [from, to] and not received yet
   std::map<PageId, SentPage> guests_;                         // what such a page holds
+  std::optional<std::pair<int, int>> turn_;  // [from, to] of what is sent in turn, until it is
+                                             // received
 };
 
 }  // namespace pagoda

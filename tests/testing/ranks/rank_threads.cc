@@ -65,13 +65,18 @@ class RankThreads::Hub {
     half.target = target;
     half.expected = transfer.bytes;
     half.rows = transfer.rows;
+    half.turns = transfer.turns;
     half.about = transfer.about;
     half.done = done;
     half.wanted = true;
-    if (transfer.rows > 0) {
-      arrived_.together = std::max(arrived_.together, ++awaited_[transfer.to]);
-    }
     changed_.notify_all();
+  }
+  void count_lane(const Transfer& transfer, const Stream& lane) {
+    if (transfer.rows == 0) return;
+    std::lock_guard lock(mutex_);
+    std::set<const Stream*>& lanes = lanes_[transfer.to];
+    lanes.insert(&lane);
+    arrived_.lanes = std::max<int64_t>(arrived_.lanes, std::ssize(lanes));
   }
   void give_up(int rank, const Status& why, int by) {
     std::lock_guard lock(mutex_);
@@ -139,6 +144,7 @@ class RankThreads::Hub {
     Clock::time_point due;
     std::byte* target = nullptr;
     int64_t expected = 0, rows = 0;
+    int turns = 0;
     std::string about;
     Event done;
   };
@@ -158,8 +164,9 @@ class RankThreads::Hub {
     if (comes) {
       CHECK(std::ssize(half.bytes) == half.expected, "a transfer is not received as it was sent");
       std::memcpy(half.target, half.bytes.data(), half.bytes.size());
-      if (half.rows > 0) --awaited_[std::get<1>(of)];
       arrived_.rows += half.rows;
+      arrived_.in_turn += half.rows > 0 && half.turns > 0;
+      arrived_.out_of_turn += half.rows > 0 && half.turns == 0;
       (half.rows == 0 ? arrived_.other_bytes : arrived_.row_bytes) += half.expected;
       // "receive page L3 E5" or "receive L3 E5"
       const bool of_expert = half.about.find(" E") != std::string::npos;
@@ -204,9 +211,9 @@ class RankThreads::Hub {
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::mt19937_64 random_;
-  std::map<RankTransfer, Half> halves_;         // sent or wanted, and not over
-  std::map<int, int64_t> awaited_;              // [endpoint] transfers of rows
-  std::vector<std::optional<Ended>> given_up_;  // [rank]
+  std::map<RankTransfer, Half> halves_;           // sent or wanted, and not over
+  std::map<int, std::set<const Stream*>> lanes_;  // [endpoint] by which rows come
+  std::vector<std::optional<Ended>> given_up_;    // [rank]
   std::set<RankTransfer> sent_;
   Arrived arrived_;
   std::map<std::pair<int, int>, std::deque<std::string>> mail_;  // [from, to]
@@ -231,6 +238,7 @@ class ThreadLink final : public Link {
   void receive(const Transfer& transfer, std::byte* target, Stream& lane,
                const TraceLabel&) override {
     Event done = Event::make();
+    hub_.count_lane(transfer, lane);
     lane.record().when_happened(
         [this, transfer, target, done] { hub_.receive(transfer, target, done); });
     lane.wait(done);

@@ -46,7 +46,8 @@ class RankThreads {
   struct Arrived {
     int64_t rows = 0, row_bytes = 0, other_bytes = 0;
     int64_t guest_weights = 0, guest_sums = 0;
-    int64_t together = 0;  // the most transfers of rows that a device waited for at a time
+    int64_t lanes = 0;                     // the most by which rows came to a device
+    int64_t in_turn = 0, out_of_turn = 0;  // transfers of rows
   };
   Arrived arrived() const;
 
