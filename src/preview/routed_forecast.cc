@@ -119,6 +119,8 @@ class RoutedRun {
     std::vector<double> rates;   // [end] in bytes a second
   };
   Ends exchange_ends() const;
+  SquareMatrix<double> sent_again(int64_t layer, const LayerRouting& routing,
+                                  const LayerSeats& seats, const Ends& ends) const;
   Status time_exchanges(const RoutedStep& step);
 
   const ModelSizes& model_;
@@ -248,6 +250,26 @@ RoutedRun::Ends RoutedRun::exchange_ends() const {
   return ends;
 }
 
+// The rows that come to experts again for their backward, since they did not stay.
+SquareMatrix<double> RoutedRun::sent_again(int64_t layer, const LayerRouting& routing,
+                                           const LayerSeats& seats, const Ends& ends) const {
+  const auto end_of = [&](size_t device) { return ends.of_device[device]; };
+  SquareMatrix<double> rows(static_cast<int>(std::ssize(ends.node)));
+  const std::vector<ExpertWave> waves =
+      layer_waves(shape_, layer, all_microbatches(shape_), routing, seats);
+  for (size_t w = 0; w < waves.size(); ++w) {
+    for (size_t d = 0; d < waves[w].size(); ++d) {
+      const bool may_stay = static_cast<int64_t>(w) < shape_.kept_waves();
+      if (may_stay && shape_.keeps_rows(layer, static_cast<int>(d))) continue;
+      for (const ExpertGroup::Parcel& parcel : waves[w][d].parcels) {
+        rows.at(end_of(static_cast<size_t>(parcel.device)), end_of(d)) +=
+            static_cast<double>(parcel.rows);
+      }
+    }
+  }
+  return rows;
+}
+
 // The four all-to-alls of each layer: rows to the experts' seats and back, in both phases.
 Status RoutedRun::time_exchanges(const RoutedStep& step) {
   const Ends all = exchange_ends();
@@ -259,7 +281,7 @@ Status RoutedRun::time_exchanges(const RoutedStep& step) {
   SendingOrder in_order(static_cast<size_t>(ends), std::vector<int>(static_cast<size_t>(ends)));
   for (std::vector<int>& receivers : in_order) std::iota(receivers.begin(), receivers.end(), 0);
   const auto row = static_cast<double>(shape_.hidden_size * shape_.dtype_bytes);
-  const double there[] = {row, 2 * row + 4}, back[] = {row, row + 4};  // bytes of a row, by phase
+  constexpr double kWeight = sizeof(float);  // of routing, or its gradient
   RoutedExchange& times = forecast_.exchange;
   const auto steps = static_cast<double>(tried_.size());
   const Microbatches microbatches = all_microbatches(shape_);
@@ -272,13 +294,17 @@ Status RoutedRun::time_exchanges(const RoutedStep& step) {
     ASSIGN_OR_RETURN(
         const SquareMatrix<double> rows,
         routed_traffic(routing_to_seats(shape_, microbatches, seats, routing), at, ends, attends));
-    for (const auto& [of_row, way] : {std::pair(there, rows), std::pair(back, reversed(rows))}) {
+    const SquareMatrix<double> again = sent_again(l, routing, seats, all);
+    for (const bool there : {true, false}) {
+      const SquareMatrix<double> way = there ? rows : reversed(rows);
       for (int phase = 0; phase < (shape_.training ? 2 : 1); ++phase) {
         SquareMatrix<double> bytes(ends);
         for (int i = 0; i < ends; ++i) {
           for (int j = 0; j < ends; ++j) {
             const auto node = [&](int end) { return all.node[static_cast<size_t>(end)]; };
-            bytes.at(i, j) = node(i) == node(j) ? 0 : way.at(i, j) * of_row[phase];
+            if (node(i) == node(j)) continue;
+            bytes.at(i, j) = way.at(i, j) * (row + (phase == 1 ? kWeight : 0));
+            if (there && phase == 1) bytes.at(i, j) += again.at(i, j) * row;
           }
         }
         ASSIGN_OR_RETURN(const double flat, queued_seconds(bytes, all.rates, in_order));

@@ -49,16 +49,16 @@ struct Recorded {
     return forecast_routed(model, {{std::move(planned), &sheet}}, {Cost(), kRate}, trace);
   }
 
-  // The ranks of two processes on such machines, each with these devices.
-  std::vector<PlannedRank> two_ranks(const char* devices) {
+  // The ranks of so many processes on such machines, each with these devices.
+  std::vector<PlannedRank> ranks_of(const char* devices, size_t count = 2) {
     model = read_model_sizes(run.config().model.path).take();
     RunConfig config = run.config();
     config.train.devices = {devices};
     ClusterSheet cluster;
     cluster.network.gb_s = 1;
-    cluster.nodes.assign(2, sheet);
+    cluster.nodes.assign(count, sheet);
     config.total_devices = trace.shape.microbatches;  // a device for each
-    const std::vector<RunConfig> configs(2, config);
+    const std::vector<RunConfig> configs(count, config);
     std::vector<PlannedRank> ranks;
     std::vector<PlannedRun> runs = planned_ranks(model, configs, cluster).take();
     for (PlannedRun& planned : runs) ranks.push_back({std::move(planned), &sheet});
@@ -190,6 +190,23 @@ TEST(RoutedForecast, ExchangesAreThoseCountedByHand) {
   }
 }
 
+// Device 1 sends 8 rows to device 0, of which 6 are for expert 0, in a block, and 2 for expert 2,
+// in the next one. Rows that stay until their backward do not come again: none, a block's, or
+// both's.
+TEST(RoutedForecast, RowsThatStayAreSentOnce) {
+  for (const auto& [kept, again] : {std::pair("0", 8), std::pair("256", 2), std::pair("512", 0)}) {
+    SCOPED_TRACE(kept);
+    Recorded recorded(2, 4);
+    recorded.run.config().parallel.kept_rows = kept;
+    recorded.add(1, {{6, 0, 2, 0}, {6, 0, 2, 0}});
+    auto routed = recorded.forecast();
+    ASSERT_TRUE(routed.ok()) << routed.status().message();
+    const double bytes = 8 * (64 + 64 + (64 + 4) + (64 + 4)) + again * 64;
+    EXPECT_DOUBLE_EQ(routed->exchange.in_order_s, bytes / kRate);
+    EXPECT_DOUBLE_EQ(routed->exchange.rounds_s, bytes / kRate);
+  }
+}
+
 // On two ranks of two devices each, which have 8 rows for each expert, one of which is at home with
 // each. A GPU has a network card of its own, by which 16 rows leave and as many come; but in order
 // both of a rank begin with the same one of the other's, and share it. CPU devices of a rank share
@@ -201,7 +218,7 @@ TEST(RoutedForecast, ExchangesBetweenRanksGoByCards) {
     if (gpus) recorded.sheet = machine("gpu-2xa40");
     const std::vector<int64_t> even(4, 8);
     recorded.add(1, {even, even, even, even});
-    const std::vector<PlannedRank> ranks = recorded.two_ranks(gpus ? "auto" : "cpu*2");
+    const std::vector<PlannedRank> ranks = recorded.ranks_of(gpus ? "auto" : "cpu*2");
     ASSERT_EQ(ranks.front().run.shape.devices, 4);
     auto routed =
         forecast_routed(recorded.model, ranks, {{0, 1 / kRate, 0}, kRate}, recorded.trace);
@@ -216,7 +233,7 @@ TEST(RoutedForecast, ExchangesBetweenRanksGoByCards) {
 TEST(RoutedForecast, MovesBetweenRanksTakeTheirTime) {
   Recorded recorded(2, 4);
   recorded.add(1, {{6, 0, 2, 0}, {6, 0, 2, 0}});
-  const std::vector<PlannedRank> ranks = recorded.two_ranks("cpu");
+  const std::vector<PlannedRank> ranks = recorded.ranks_of("cpu");
   const RecordShape expert = ranks[0].run.shape.records[ranks[0].run.shape.expert(0, 0)];
   EXPECT_EQ(expert.num_elements, 3 * 32 * 24);
   auto routed = forecast_routed(recorded.model, ranks, {{0, 1 / kRate, 0}, kRate}, recorded.trace);
@@ -230,6 +247,20 @@ TEST(RoutedForecast, MovesBetweenRanksTakeTheirTime) {
   const auto steps = static_cast<double>(routed->pays_after(routed->homes[1]));
   EXPECT_GE(steps * gain_s, bytes / kRate);
   EXPECT_LT((steps - 1) * gain_s, bytes / kRate);
+}
+
+// Experts 0 and 1 have all rows. Dealt out behind them, the others both go to the first device that
+// has none yet, so that rank 3 has no expert left.
+TEST(RoutedForecast, ARankMayBeLeftWithoutExperts) {
+  Recorded recorded(4, 4);
+  const std::vector<int64_t> two = {16, 16, 0, 0};
+  recorded.add(1, {two, two, two, two});
+  const std::vector<PlannedRank> ranks = recorded.ranks_of("cpu", 4);
+  auto routed = forecast_routed(recorded.model, ranks, {{0, 1 / kRate, 0}, kRate}, recorded.trace);
+  ASSERT_TRUE(routed.ok()) << routed.status().message();
+  EXPECT_EQ(routed->homes[3].moved_experts, 1);
+  EXPECT_EQ(routed->homes[3].imbalance, 2);  // two of four devices have all rows
+  EXPECT_GT(routed->homes[3].move_s, 0);
 }
 
 TEST(RoutedForecast, RefusesTracesOfOtherRuns) {
