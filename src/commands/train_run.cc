@@ -296,7 +296,7 @@ Status TrainRun::between_steps() {
     ASSIGN_OR_RETURN(stopped_by, signal());
     if (stopped_by != 0) return stop(stopped_by);
   }
-  if (due(config_.train.save_steps)) RETURN_IF_ERROR(save());
+  if (due(config_.train.save_steps)) RETURN_IF_ERROR(save(true));
   return follow_speeds();
 }
 
@@ -326,7 +326,7 @@ Status TrainRun::follow_speeds() {
   ASSIGN_OR_RETURN(const bool pays, trainer_->measure_shares());
   if (!pays) return Status();
   if (trainer_->makes_checkpoints()) {
-    RETURN_IF_ERROR(save());
+    RETURN_IF_ERROR(save(false));
     if (trainer_->saved_step() != trainer_->steps_done()) return Status();
   }
   written_ += written_to_disk(trainer_->session());
@@ -442,11 +442,11 @@ Status TrainRun::sample() {
 
 // A failed write of the pages or their sync ends the run; a manifest that could not be written (no
 // space) leaves the checkpoint before it, and is tried again at the next turn. So is one that must
-// not be, unless the run ends with it.
-Status TrainRun::save() {
+// not be, unless the run ends with it. Only turns count as failed: a deal without room waits.
+Status TrainRun::save(bool in_turn) {
   const Status saved = commit();
   const bool no_room = saved.code() == Exit::kCannotCreate;
-  failed_saves_ = no_room ? failed_saves_ + 1 : 0;
+  failed_saves_ = no_room ? failed_saves_ + (in_turn ? 1 : 0) : 0;
   const bool may_go_on = no_room || saved.code() == Exit::kDiverged;
   const bool last = trainer_->steps_done() == config_.train.steps;
   if (saved.ok() || !may_go_on || last || failed_saves_ >= kMostFailedSaves) return saved;

@@ -51,7 +51,7 @@ class TrainRun {
   Status stop(int signal);
   Status evaluate();
   Status sample();
-  Status save();
+  Status save(bool in_turn);  // in_turn: train.save_steps has come
   bool ends_early() const;
   Status copy_best();
   Status copy(const char* what, const Status& written);

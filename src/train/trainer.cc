@@ -98,7 +98,13 @@ Status Trainer::exchange_homes(std::span<const HomeSwap> swaps) {
   return pagoda::exchange_homes(swaps, *session_, *runner_).status();
 }
 
-// The options of the session, but that attention is dealt by the speeds that it was told of.
+// Deals the setup's attention by the speeds that the session was told of.
+void Trainer::deal(RunSetup& setup) const {
+  setup.token_rows = rows_with_token(session_->shape());
+  setup.deal_attention(config_.attention_devices(std::ssize(setup.devices)));
+}
+
+// The options of the session, with attention dealt anew.
 Result<SessionOptions> Trainer::options_of_deal() const {
   ASSIGN_OR_RETURN(SessionOptions options, joined_options());
   const SessionOptions& now = session_->options();
@@ -106,24 +112,35 @@ Result<SessionOptions> Trainer::options_of_deal() const {
   options.device_bytes = now.device_bytes;  // not what is left beside this session
   options.host_bytes = now.host_bytes;
   options.table_ranks = now.table_ranks;
+  deal(options);
   const RunShape& shape = session_->shape();
-  options.token_rows = rows_with_token(shape);
-  options.deal_attention(config_.attention_devices(std::ssize(options.devices)));
   options.stage_layers = shape.stages.layer_counts(shape.num_layers);
+  // Experts stay at their homes. In zebra these follow from which devices attend.
+  for (const RecordShape& record : shape.records) {
+    options.homes.push_back(record.expert >= 0 && !shape.zebra ? record.device : -1);
+  }
   return options;
 }
 
+// A deal that did not pay before, or was not made, may pay now, with the speeds that were known
+// then.
 Result<bool> Trainer::measure_shares() {
   if (!shares_.due() || checkpoint_.step == config_.train.steps) return false;
   ASSIGN_OR_RETURN(const bool changed, shares_.measure(ranks_, session_->options().devices));
-  if (!changed) return false;
-  session_->set_speeds(shares_.devices());
-  runner_->plan_again();
+  if (changed) {
+    session_->set_speeds(shares_.devices());
+    runner_->plan_again();
+  }
   if (!makes_checkpoints() && saved_step_ >= 0) return false;
-  ASSIGN_OR_RETURN(const SessionOptions options, options_of_deal());
+  RunSetup dealt = session_->options();
+  deal(dealt);
+  const std::vector<int>& shards = dealt.size.shard_device;
   const int64_t left = config_.train.steps - checkpoint_.step;
-  if (!shares_.pays(session_->shape(), options.size.shard_device, left)) return false;
-  return Session::plan(model_, options).ok();  // false: there is no room for it
+  if (shards == deal_without_room_ || !shares_.pays(session_->shape(), shards, left)) return false;
+  ASSIGN_OR_RETURN(const SessionOptions options, options_of_deal());
+  if (Session::plan(model_, options).ok()) return true;
+  deal_without_room_ = shards;
+  return false;
 }
 
 // Without checkpoints nothing refers to the stores that the session leaves, if it leaves them.

@@ -64,8 +64,9 @@ class Trainer {
   Status exchange_homes(std::span<const HomeSwap> swaps);
   // Behind a step: takes the devices' measured speeds where parallel.shares has that and they are
   // others (train/work_balance.h). Experts get their seats by them from then on. True: shards
-  // should be dealt again, which pays. A run that went on from a checkpoint and makes none keeps
-  // its deal: its stores are that checkpoint's.
+  // should be dealt again, which pays; if the caller does not, it is told so again as long as that
+  // holds. A run that went on from a checkpoint and makes none keeps its deal: its stores are that
+  // checkpoint's.
   Result<bool> measure_shares();
   // Deals shards by the measured speeds and goes on from this step's stores, as a resumed run does:
   // the session is another one. Changes no bit of the run. After an error there is no session.
@@ -121,6 +122,7 @@ class Trainer {
   Status start_fresh();
   Status announce(const char* mark, const std::vector<PageFile::Options>& left);
   void remove_store();  // the new one, after a start that failed
+  void deal(RunSetup& setup) const;
   Result<SessionOptions> options_of_deal() const;
   Status continue_from(RunCheckpoint checkpoint, SessionOptions options);
   Status open_store(const RunCheckpoint& checkpoint, SessionOptions options);
@@ -161,6 +163,7 @@ class Trainer {
   std::unique_ptr<StepRunner> runner_;
   HomeBalance homes_;
   ShareBalance shares_;
+  std::vector<int> deal_without_room_;  // a deal of shards that no session has room for
 };
 
 }  // namespace pagoda

@@ -53,11 +53,29 @@ Result<std::vector<HomeSwap>> parse_swaps(const RunShape& shape, const std::stri
 
 }  // namespace
 
+void UnitTimes::add(size_t device, double seconds, int64_t units) {
+  if (device >= least_s_.size()) least_s_.resize(device + 1, 0);
+  if (units == 0 || seconds <= 0) return;
+  const double one_s = seconds / static_cast<double>(units);
+  double& least_s = least_s_[device];
+  least_s = least_s > 0 ? std::min(least_s, one_s) : one_s;
+}
+
+double UnitTimes::of(size_t device) const {
+  return device < least_s_.size() ? least_s_[device] : 0;
+}
+
 void HomeBalance::end_step(const RunShape& shape, const StepResult& result, double step_s,
                            const TaskTimes* times) {
   if (every_ == 0) return;
-  if (due()) steps_s_ = 0;
-  if (times != nullptr) devices_ = times->devices();
+  if (due()) {
+    steps_s_ = 0;
+    row_times_ = {};
+  }
+  for (size_t d = 0; times != nullptr && d < times->devices().size(); ++d) {
+    const TaskTimes::OfDevice& device = times->devices()[d];
+    row_times_.add(d, device.experts_s, device.expert_rows);
+  }
   means_.add(home_loads(shape, result.routing));
   steps_s_ += step_s;
 }
@@ -66,9 +84,8 @@ void HomeBalance::end_step(const RunShape& shape, const StepResult& result, doub
 Result<StepTimes> HomeBalance::times_of_all(Session& session) {
   RankGroup& ranks = session.ranks();
   std::string own = told(steps_s_ / static_cast<double>(every_));
-  for (const TaskTimes::OfDevice& device : devices_) {
-    const auto rows = static_cast<double>(std::max<int64_t>(device.expert_rows, 1));
-    own += told(device.expert_rows > 0 ? device.experts_s / rows : 0);
+  for (int d = 0; d < session.shape().own_devices().count; ++d) {
+    own += told(row_times_.of(static_cast<size_t>(d)));
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.agree(Status(), own));
   StepTimes times;
@@ -102,8 +119,8 @@ Result<HomeMoves> HomeBalance::decide(Session& session) {
 }
 
 void HomeBalance::moved(const HomeMoves& moves, double exchanged_s) {
-  if (moves.bytes == 0 || exchanged_s <= 0) return;
-  bytes_per_s_ = static_cast<double>(moves.bytes) / 2 / exchanged_s;
+  if (moves.in_turn_bytes == 0 || exchanged_s <= 0) return;
+  bytes_per_s_ = static_cast<double>(moves.in_turn_bytes) / exchanged_s;
 }
 
 void ShareBalance::end_step(const RunShape& shape, double step_s, const TaskTimes* times) {
@@ -114,16 +131,9 @@ void ShareBalance::end_step(const RunShape& shape, double step_s, const TaskTime
   const std::vector<int64_t> tokens = attended_tokens(shape, shape.shard_device);
   const auto first = static_cast<size_t>(shape.own_devices().first);
   const std::vector<TaskTimes::OfDevice>& devices = times->devices();
-  mine_.token_s.resize(devices.size());
-  mine_.row_s.resize(devices.size());
   for (size_t d = 0; d < devices.size(); ++d) {
-    const auto note = [](double& least_s, double seconds, int64_t amount) {
-      if (amount == 0 || seconds <= 0) return;
-      const double one_s = seconds / static_cast<double>(amount);
-      least_s = least_s > 0 ? std::min(least_s, one_s) : one_s;
-    };
-    note(mine_.token_s[d], devices[d].rest_s, tokens[first + d]);
-    note(mine_.row_s[d], devices[d].experts_s, devices[d].expert_rows);
+    token_times_.add(d, devices[d].rest_s, tokens[first + d]);
+    row_times_.add(d, devices[d].experts_s, devices[d].expert_rows);
   }
 }
 
@@ -148,10 +158,13 @@ Status ShareBalance::take(const std::vector<std::string>& all, Times& times) {
 
 Result<bool> ShareBalance::measure(RankGroup& ranks, const std::vector<DeviceSetup>& now) {
   std::string own = told(step_s_) + told(std::max(save_s_ + deal_s_, step_s_));
-  for (size_t d = 0; d < mine_.token_s.size(); ++d) {
-    own += told(mine_.token_s[d]) + told(mine_.row_s[d]);
+  const auto own_devices = std::count_if(now.begin(), now.end(), [&](const DeviceSetup& device) {
+    return device.rank == ranks.rank();
+  });
+  for (size_t d = 0; d < static_cast<size_t>(own_devices); ++d) {
+    own += told(token_times_.of(d)) + told(row_times_.of(d));
   }
-  mine_ = {};
+  token_times_ = row_times_ = {};
   ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.agree(Status(), own));
   devices_ = now;
   Times times;
@@ -171,7 +184,10 @@ Result<bool> ShareBalance::measure(RankGroup& ranks, const std::vector<DeviceSet
   const std::vector<double> attention =
       speeds_of_all(measured[0], listed[0], measured[1], listed[1]);
   const std::vector<double> experts = speeds_of_all(measured[1], listed[1], measured[0], listed[0]);
-  if (attention.empty() || experts.empty()) return false;
+  if (attention.empty() || experts.empty()) {
+    devices_.clear();
+    return false;
+  }
   for (size_t d = 0; d < devices_.size(); ++d) {
     devices_[d].measured_attention = attention[d];
     devices_[d].measured_experts = experts[d];
@@ -181,6 +197,7 @@ Result<bool> ShareBalance::measure(RankGroup& ranks, const std::vector<DeviceSet
 
 bool ShareBalance::pays(const RunShape& shape, const std::vector<int>& shard_device,
                         int64_t steps_left) const {
+  if (devices_.empty()) return false;
   const double gain_s = busiest_device_s(shape, shape.shard_device, devices_) -
                         busiest_device_s(shape, shard_device, devices_);
   return deal_pays(gain_s, slowest_s_, cost_s_, steps_left);

@@ -13,16 +13,31 @@
 
 namespace pagoda {
 
+// How many steps are timed before each decision.
+inline constexpr int64_t kTimedSteps = 2;
+
+// What a unit of some work takes on each of the rank's devices. Noise only makes a device slower,
+// so the fastest of the steps counts.
+class UnitTimes {
+ public:
+  // What the device did in a step.
+  void add(size_t device, double seconds, int64_t units);
+  double of(size_t device) const;  // 0: it did none
+
+ private:
+  std::vector<double> least_s_;  // [device]
+};
+
 // Homes of experts (parallel.migrate_steps): by the rows of experts, how long devices take for
 // them, how long a step takes, and how fast ranks exchange pages. The rule is
-// plan/exchange/home_moves.h's, and what rank 0 makes of what all measured holds. The last step of
-// every interval must be timed.
+// plan/exchange/home_moves.h's, and what rank 0 makes of what all measured holds. The last steps
+// of every interval must be timed.
 class HomeBalance {
  public:
   explicit HomeBalance(int64_t every) : every_(every), means_(every) {}  // 0: homes stay
 
   // Whether the next step must be timed.
-  bool wants_times() const { return every_ > 0 && (means_.steps() + 1) % every_ == 0; }
+  bool wants_times() const { return every_ > 0 && means_.steps() % every_ >= every_ - kTimedSteps; }
   // Call it behind each step. `times`: its own; nullptr: it was not timed.
   void end_step(const RunShape& shape, const StepResult& result, double step_s,
                 const TaskTimes* times);
@@ -42,15 +57,15 @@ class HomeBalance {
 
   int64_t every_;
   RowMeans means_;
-  std::vector<TaskTimes::OfDevice> devices_;  // of the rank, in the interval's last step
-  double steps_s_ = 0;                        // of the interval's steps
-  double bytes_per_s_ = 0;                    // 0: not measured yet
+  UnitTimes row_times_;     // of an expert's rows, in the interval's steps
+  double steps_s_ = 0;      // of the interval's steps
+  double bytes_per_s_ = 0;  // 0: not measured yet
 };
 
 // Shares of attention and seats of experts (parallel.shares = measured), by the devices' speed.
 // Algorithm 5 of HEXA-MoE times a proxy task on each device before training; here the run's own
-// tasks are timed, in the last two of every kMeasureSteps steps, so that what changes later is seen
-// too: heat, and others' load. Noise only makes a device slower, so the faster of the two counts.
+// tasks are timed, in the last of every kMeasureSteps steps, so that what changes later is seen
+// too: heat, and others' load.
 inline constexpr int64_t kMeasureSteps = 4;
 
 class ShareBalance {
@@ -58,7 +73,7 @@ class ShareBalance {
   explicit ShareBalance(bool on) : on_(on) {}
 
   // Whether the next step must be timed.
-  bool wants_times() const { return on_ && steps_ % kMeasureSteps >= kMeasureSteps - 2; }
+  bool wants_times() const { return on_ && steps_ % kMeasureSteps >= kMeasureSteps - kTimedSteps; }
   // Call it behind each step. `times`: its own; nullptr: it was not timed.
   void end_step(const RunShape& shape, double step_s, const TaskTimes* times);
   // What the newest checkpoint took, and what it took to go on from one with another deal.
@@ -73,7 +88,7 @@ class ShareBalance {
   // REQUIRES: due().
   Result<bool> measure(RankGroup& ranks, const std::vector<DeviceSetup>& now);
   const std::vector<DeviceSetup>& devices() const { return devices_; }  // of all ranks
-  // Whether deal_pays(). REQUIRES: measure() was true.
+  // Whether deal_pays(), by the newest measure(); it does not if that found no speeds.
   bool pays(const RunShape& shape, const std::vector<int>& shard_device, int64_t steps_left) const;
 
  private:
@@ -89,8 +104,8 @@ class ShareBalance {
   double save_s_ = 0, deal_s_ = 0;  // 0: there was none
   // What a step took on the slowest rank, and what another deal would.
   double slowest_s_ = 0, cost_s_ = 0;
-  Times mine_;  // the rank's devices, since the last measure()
-  std::vector<DeviceSetup> devices_;
+  UnitTimes token_times_, row_times_;  // since the last measure()
+  std::vector<DeviceSetup> devices_;  // with the newest speeds; none: these were not measured
 };
 
 }  // namespace pagoda

@@ -1,14 +1,16 @@
 // Shares of work that follow the devices' measured speed: a device that becomes three times as slow
 // in the middle of a run has about half its share a few steps later, and the run's bits are those
-// of one device.
+// of one device. And what of the measured times counts, for moves of homes too.
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
 #include "plan/machine/device_speeds.h"
+#include "tests/testing/plan/two_ranks.h"
 #include "tests/testing/ranks/ranked_trainers.h"
 #include "tests/testing/watchdog.h"
 #include "train/run_setup.h"
+#include "train/work_balance.h"
 
 namespace pagoda {
 namespace {
@@ -72,6 +74,92 @@ TEST(MeasuredShares, FollowADeviceThatBecomesSlower) {
               before, after, of_seats);
   EXPECT_LT(after, 0.75 * before);
   EXPECT_LT(of_seats, 0.4);
+}
+
+// The step could not be saved, say: a deal that pays is asked for at each look, though speeds are
+// those of the look before.
+TEST(MeasuredShares, ADealThatIsNotMadeIsAskedForAgain) {
+  const Watchdog watchdog("measured shares", std::chrono::seconds(300));
+  constexpr int64_t kLooks = 4, kUntil = kLooks * kMeasureSteps;
+  RankedTrainers run(ClipKind::kGlobal, kUntil, [](RunConfig& config) {
+    config.train.micro_batch_tokens = 512;  // work that takes its time
+    config.train.tokens_per_step = 8 * 512;
+    config.train.shards = 8;
+    config.optim.schedule = ScheduleKind::kConstant;
+  });
+  RunLeg leg{1, 2};
+  leg.until = kUntil;
+  leg.configure = [](RunConfig& config, int) {
+    config.train.devices = {strf("cpu/%g*2", kSlow)};
+    config.train.steps = 1000;  // a deal in the last one pays
+    config.parallel.shares = ShareKind::kMeasured;
+  };
+  leg.started = [](Trainer& trainer, RankGroup&) {
+    trainer.session().executor().throttle(1, {kSlower, kSlower});
+    return Status();
+  };
+  int64_t asked = 0;
+  leg.stepped = [&](Trainer& trainer, RankGroup&) {
+    ASSIGN_OR_RETURN(const bool pays, trainer.measure_shares());
+    asked += pays;
+    return Status();
+  };
+  const LegOutcome outcome = run.run(leg);
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  EXPECT_EQ(asked, kLooks);
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
+// Experts that exchanged homes, within a rank and between ranks, have them behind a deal.
+TEST(MeasuredShares, ADealLeavesHomes) {
+  const Watchdog watchdog("measured shares", std::chrono::seconds(300));
+  RankedTrainers run(ClipKind::kGlobal, kMeasureSteps + 1, [](RunConfig& config) {
+    config.train.tokens_per_step = 256;
+    config.optim.schedule = ScheduleKind::kConstant;
+  });
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    run.begin();
+    RunLeg leg{ranks, 2};
+    leg.until = kMeasureSteps + 1;
+    leg.configure = [](RunConfig& config, int) {
+      config.train.devices = {strf("cpu/%g*2", kSlow)};
+      config.train.steps = 1000;  // a deal in the last one pays
+      config.parallel.shares = ShareKind::kMeasured;
+      config.parallel.place = PlaceKind::kHome;
+    };
+    leg.started = [](Trainer& trainer, RankGroup& group) {
+      if (group.rank() == 0) trainer.session().executor().throttle(1, {10 * kSlow, 10 * kSlow});
+      return Status();
+    };
+    int64_t moved = 0, deals = 0;
+    leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+      const auto homes = [&] {
+        std::vector<int> of_experts;
+        for (const RecordShape& record : trainer.session().shape().records) {
+          if (record.expert >= 0) of_experts.push_back(record.device);
+        }
+        return of_experts;
+      };
+      const std::vector<int> before = homes();
+      if (trainer.steps_done() == 1) {  // 0 and 1 are neighbours, 2 goes one device further
+        const int64_t first = trainer.session().shape().expert(0, 0);
+        const HomeSwap swaps[] = {{first, first + 1}, {first + 1, first + 2}};
+        RETURN_IF_ERROR(trainer.exchange_homes(swaps));
+        if (group.rank() == 0) moved += before != homes();
+        return Status();
+      }
+      ASSIGN_OR_RETURN(const bool again, follow(trainer));
+      if (group.rank() == 0) deals += again;
+      EXPECT_EQ(homes(), before);
+      return Status();
+    };
+    const LegOutcome outcome = run.run(leg);
+    ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+    EXPECT_EQ(moved, 1);
+    EXPECT_EQ(deals, 1);
+    EXPECT_EQ(run.sha256(), run.expected());
+  }
 }
 
 // Attention takes a second on both. Three rows of experts take another one on the first and three
@@ -186,6 +274,42 @@ TEST(MeasuredShares, ChangeNoBit) {
   EXPECT_GT(deals.all, 2) << "nothing was tried";
   EXPECT_GT(deals.in_stages, 0) << "nothing was tried in stages";
   EXPECT_GT(deals.unsaved, 0) << "nothing was tried without checkpoints";
+}
+
+TEST(UnitTimes, TheFastestStepCounts) {
+  UnitTimes times;
+  EXPECT_EQ(times.of(0), 0);
+  times.add(0, 3, 100);
+  times.add(1, 2, 0);
+  times.add(0, 8, 400);  // 0.02 s each
+  times.add(0, 5, 100);
+  EXPECT_DOUBLE_EQ(times.of(0), 0.02);
+  EXPECT_EQ(times.of(1), 0) << "it had none";
+  times.add(1, 2, 8);
+  EXPECT_DOUBLE_EQ(times.of(1), 0.25);
+  times.add(1, 0, 8);
+  EXPECT_DOUBLE_EQ(times.of(1), 0.25) << "it was not timed";
+}
+
+TEST(HomeBalance, TheLastTwoStepsBeforeADecisionAreTimed) {
+  const RunShape shape = two_ranks({1}, Sharing::kRows);
+  StepResult result;
+  result.routing = {{{100, 100}}, {{100, 100}}};
+  const auto timed = [&](int64_t every) {
+    HomeBalance homes(every);
+    std::string text;
+    for (int step = 0; step < 10; ++step) {
+      text += homes.wants_times() ? "t" : ".";
+      homes.end_step(shape, result, 1, nullptr);
+      if (homes.due()) text += "|";
+    }
+    return text;
+  };
+  EXPECT_EQ(timed(0), "..........");
+  EXPECT_EQ(timed(1), "t|t|t|t|t|t|t|t|t|t|");
+  EXPECT_EQ(timed(2), "tt|tt|tt|tt|tt|");
+  EXPECT_EQ(timed(3), ".tt|.tt|.tt|.");
+  EXPECT_EQ(timed(5), "...tt|...tt|");
 }
 
 }  // namespace

@@ -15,11 +15,16 @@ Status check_devices(const ExpertDevices& device_of_expert, int32_t devices) {
   RETURN_IF_ERROR(check_integer("the number of devices", devices));
   RETURN_IF_ERROR(
       check_integer("the number of experts", static_cast<int64_t>(device_of_expert.size())));
-  std::vector<uint8_t> has_expert(static_cast<size_t>(devices), 0);
   for (const int32_t device : device_of_expert) {
     RETURN_IF_ERROR(check_integer("the device of an expert", device, 0, devices - 1));
-    has_expert[static_cast<size_t>(device)] = 1;
   }
+  return Status();
+}
+
+Status check_groups(const ExpertDevices& device_of_expert, int32_t devices) {
+  RETURN_IF_ERROR(check_devices(device_of_expert, devices));
+  std::vector<uint8_t> has_expert(static_cast<size_t>(devices), 0);
+  for (const int32_t device : device_of_expert) has_expert[static_cast<size_t>(device)] = 1;
   if (std::count(has_expert.begin(), has_expert.end(), 1) == devices) return Status();
   return Status(Exit::kUsage, "a device has no expert of the layer");
 }
@@ -154,7 +159,7 @@ Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
                                    const ExpertDevices& device_of_expert, int32_t devices,
                                    SwapPartner partner, int most_swaps,
                                    std::span<const double> token_s, std::span<const int32_t> kind) {
-  RETURN_IF_ERROR(check_devices(device_of_expert, devices));
+  RETURN_IF_ERROR(check_groups(device_of_expert, devices));
   RETURN_IF_ERROR(check_tokens(tokens_per_expert, device_of_expert.size()));
   RETURN_IF_ERROR(check_integer("most_swaps", most_swaps, 0));
   std::vector<double> times(static_cast<size_t>(devices), 1);

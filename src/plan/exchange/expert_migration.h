@@ -66,8 +66,9 @@ struct MigrationCost {
 };
 
 // The cost of going from one assignment to another. An expert is moved with its weights, gradients,
-// fp32 weights and moments: expert_bytes, 48 d d_ffn for Piper's 16 bytes a parameter. kUsage: the
-// errors above, expert_bytes or the rate not above zero. O(E).
+// fp32 weights and moments: expert_bytes, 48 d d_ffn for Piper's 16 bytes a parameter. A device may
+// have no expert, before or after. kUsage: no expert or device, sizes that differ, a device out of
+// range, expert_bytes or the rate not above zero. O(E).
 Result<MigrationCost> migration_cost(const ExpertDevices& before, const ExpertDevices& after,
                                      int32_t devices, int64_t expert_bytes,
                                      double device_bytes_per_s);

@@ -1,11 +1,13 @@
 #include "plan/exchange/home_moves.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
 #include "base/check.h"
 #include "plan/step/expert_seats.h"
+#include "plan/step/pages.h"
 
 namespace pagoda {
 namespace {
@@ -23,11 +25,27 @@ struct Group {
   std::vector<double> place_row_s;  // [place]
   std::vector<int> place_rank;      // [place]
 
-  // What an exchange of the expert for one that is alike sends from either rank, from these places.
-  int64_t exchanged_bytes(size_t expert, int32_t a, int32_t b) const {
-    const auto rank = [&](int32_t place) { return place_rank[static_cast<size_t>(place)]; };
-    return rank(a) == rank(b) ? 0 : bytes[expert];
+  int rank_of(int32_t place) const { return place_rank[static_cast<size_t>(place)]; }
+};
+
+// Exchanges in their order: a rank makes its own one behind the other, with the other rank of each.
+class Exchanges {
+ public:
+  explicit Exchanges(int ranks) : until_(static_cast<size_t>(ranks), 0) {}
+
+  // `bytes`: each way. Within a rank nothing goes.
+  void add(int a, int b, int64_t bytes) {
+    if (a == b) return;
+    int64_t &of_a = until_[static_cast<size_t>(a)], &of_b = until_[static_cast<size_t>(b)];
+    of_a = of_b = std::max(of_a, of_b) + bytes;
+    all_ += 2 * bytes;
   }
+  int64_t bytes() const { return all_; }
+  int64_t in_turn() const { return *std::max_element(until_.begin(), until_.end()); }
+
+ private:
+  std::vector<int64_t> until_;  // [rank] bytes that go one behind the other until it is ready
+  int64_t all_ = 0;
 };
 
 // Devices that had no row are taken to be like the mean of the others. Empty: none had any.
@@ -105,22 +123,77 @@ std::vector<ExpertSwap> swaps_of(const Group& group, SwapPartner partner = SwapP
   return balanced.ok() ? std::move(balanced->swaps) : std::vector<ExpertSwap>();
 }
 
-// When the busiest place ends, how many rows it has, and how long one takes.
+// How many rows the busiest place has, and how long one takes.
 struct Busiest {
-  double end_s = 0, rows = 0, row_s = 0;
+  double rows = 0, row_s = 0;
 };
 
-Busiest busiest(const Group& group, const ExpertDevices& at) {
+Busiest busiest(const Group& group) {
   const auto places = static_cast<int32_t>(group.place_row_s.size());
-  const std::vector<int64_t> loads = device_loads(group.rows, at, places);
+  const std::vector<int64_t> loads = device_loads(group.rows, group.at, places);
   Busiest most;
   for (size_t place = 0; place < loads.size(); ++place) {
     const double rows = static_cast<double>(loads[place]) / kParts;
-    const double end_s = rows * group.place_row_s[place];
-    if (end_s > most.end_s) most = {end_s, rows, group.place_row_s[place]};
+    const double row_s = group.place_row_s[place];
+    if (rows * row_s > most.rows * most.row_s) most = {rows, row_s};
   }
   return most;
 }
+
+// Says when a layer's experts have computed the rows that they have on average. Devices go through
+// its waves together (plan/step/expert_blocks.h): none begins one before all have ended the one
+// whose pages it takes (RunShape::waves_in_flight). So an expert that is larger than a few groups
+// holds up the others, wherever it is. Experts that stay on devices that attend have waves of their
+// own in zebra, for which no other waits.
+class LayerClock {
+ public:
+  LayerClock(const RunShape& shape, int64_t layer, std::span<const double> rows,
+             std::span<const double> row_s)
+      : shape_(shape), layer_(layer), row_s_(row_s) {
+    const auto count = shape.round_microbatches();
+    routing_.assign(static_cast<size_t>(count), std::vector<int64_t>(rows.size()));
+    for (size_t e = 0; e < rows.size(); ++e) {
+      const int64_t of_round = std::llround(rows[e] / static_cast<double>(shape.rounds()));
+      for (int64_t b = 0; b < count; ++b) {
+        routing_[static_cast<size_t>(b)][e] = of_round * (b + 1) / count - of_round * b / count;
+      }
+    }
+  }
+
+  void exchange(const HomeSwap& swap) {
+    std::swap(shape_.records[static_cast<size_t>(swap.a)].device,
+              shape_.records[static_cast<size_t>(swap.b)].device);
+  }
+
+  double end_s() const {
+    const LayerSeats seats{layer_seats(shape_, layer_, tokens_per_expert(routing_)), {}};
+    std::vector<double> end_s(row_s_.size(), 0);  // [device]
+    const auto in_flight = static_cast<size_t>(waves_in_flight(shape_));
+    std::vector<double> all_s(in_flight, 0);  // [wave % in_flight] when all have ended it
+    const bool apart = shape_.zebra && shape_.rounds() > 1;
+    size_t waves = 0;
+    for (const ExpertWave& wave :
+         layer_waves(shape_, layer_, {0, std::ssize(routing_)}, routing_, seats)) {
+      double& ended_s = all_s[waves % in_flight];
+      bool counts = false;
+      for (size_t d = 0; d < wave.size(); ++d) {
+        if (wave[d].blocks.empty() || (apart && shape_.attends(static_cast<int>(d)))) continue;
+        end_s[d] = std::max(end_s[d], ended_s) + static_cast<double>(wave[d].rows()) * row_s_[d];
+        counts = true;
+      }
+      if (!counts) continue;
+      ended_s = *std::max_element(end_s.begin(), end_s.end());
+      ++waves;
+    }
+    return *std::max_element(end_s.begin(), end_s.end()) * static_cast<double>(shape_.rounds());
+  }
+
+ private:
+  RunShape shape_;
+  int64_t layer_;
+  std::span<const double> row_s_;  // [device]
+  LayerRouting routing_;           // of a round, spread evenly over its microbatches
+};
 
 // The moves of one layer that gain most beyond what they take.
 HomeMoves layer_moves(const RunShape& shape, int64_t layer, const RowMeans& means,
@@ -128,19 +201,28 @@ HomeMoves layer_moves(const RunShape& shape, int64_t layer, const RowMeans& mean
                       double most_s) {
   const Group group = group_of(shape, layer, means, row_s);
   const std::vector<ExpertSwap> swaps = swaps_of(group);
-  const Busiest before = busiest(group, group.at);
+  if (swaps.empty()) return {};
+  const Busiest before = busiest(group);
+  LayerClock clock(shape, layer, means.of_layer(layer), row_s);
+  const double before_s = clock.end_s();
   ExpertDevices at = group.at;
   HomeMoves best, so_far;
-  for (const ExpertSwap& swap : swaps) {
-    const auto a = static_cast<size_t>(swap.a), b = static_cast<size_t>(swap.b);
-    const int64_t bytes = group.exchanged_bytes(a, at[a], at[b]);
-    so_far.bytes += 2 * bytes;
-    if (bytes > 0) so_far.move_s += static_cast<double>(bytes) / times.bytes_per_s;
+  Exchanges exchanges(shape.ranks());
+  for (size_t i = 0; i < swaps.size(); ++i) {
+    const auto a = static_cast<size_t>(swaps[i].a), b = static_cast<size_t>(swaps[i].b);
+    exchanges.add(group.rank_of(at[a]), group.rank_of(at[b]), group.bytes[a]);
+    so_far.bytes = exchanges.bytes();
+    so_far.in_turn_bytes = exchanges.in_turn();
+    if (so_far.bytes > 0) {
+      so_far.move_s = static_cast<double>(so_far.in_turn_bytes) / times.bytes_per_s;
+    }
     std::swap(at[a], at[b]);
     so_far.swaps.push_back(
         {shape.expert(layer, group.experts[a]), shape.expert(layer, group.experts[b])});
-    const Busiest now = busiest(group, at);
-    so_far.gain_s = before.end_s - now.end_s;
+    clock.exchange(so_far.swaps.back());
+    // The clock goes through all waves of the layer each time.
+    if (!std::has_single_bit(i + 1) && i + 1 < swaps.size()) continue;
+    so_far.gain_s = before_s - clock.end_s();
     const double gained = so_far.gain_s / before.row_s * means.weight();  // rows
     const bool stands_out = gained > kDeviations * std::sqrt(before.rows * means.weight());
     const bool pays = so_far.gain_s * horizon >= kWorth * so_far.move_s;
@@ -232,6 +314,7 @@ HomeMoves choose_moves(const RunShape& shape, const RowMeans& means, const StepT
     all.gain_s += layer.gain_s;
     all.move_s += layer.move_s;
     all.bytes += layer.bytes;
+    all.in_turn_bytes += layer.in_turn_bytes;
   }
   return all.gain_s >= kLeastGain * times.step_s ? all : HomeMoves();
 }

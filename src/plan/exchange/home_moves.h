@@ -5,12 +5,14 @@
 //
 // The loads are running means over the steps so far. A layer's experts move where all of this
 // holds, with E steps between two decisions:
-//  - the busiest device gains the time of more rows than four standard deviations of what it had:
+//  - it gains the time of more of the busiest device's rows than four standard deviations of these:
 //    rows that fall on devices by chance, evenly on average, have a variance of about their number;
 //  - what E * kHorizon steps gain is at least kWorth times what the move takes;
 //  - all moves together take at most kMostShare of E steps, the best ones first;
 //  - all of them together gain at least kLeastGain of a step.
 // Both thresholds keep experts from going back and forth: who moved gains nothing by moving back.
+// A gain is that of devices which go through a layer's waves together (plan/step/expert_blocks.h),
+// whose rows may be divided evenly and still wait for one another.
 #pragma once
 
 #include <cstdint>
@@ -63,6 +65,9 @@ struct HomeMoves {
   double gain_s = 0;            // by which a step becomes shorter
   double move_s = 0;            // the time of the moves, once
   int64_t bytes = 0;            // they leave ranks; of each exchange, half from either
+  // Those that go one way, one behind the other, while all layers' moves are made: ranks that have
+  // no exchange with each other make theirs at once.
+  int64_t in_turn_bytes = 0;
 };
 
 inline constexpr double kHorizon = 4, kWorth = 2, kMostShare = 0.05, kLeastGain = 0.01;

@@ -269,6 +269,8 @@ TEST(ExpertMigration, CostsWhatMoves) {
   EXPECT_EQ(cost.device_bytes, 2 * 4800);
   EXPECT_EQ(cost.seconds, 9.6);
   EXPECT_EQ(migration_cost(before, before, 3, 4800, 1000).take().seconds, 0);
+  // Device 2 gives up both of its experts, and a fourth has none before and after.
+  EXPECT_EQ(migration_cost(before, {0, 0, 1, 1, 0, 1}, 4, 4800, 1000).take().seconds, 9.6);
 }
 
 struct TableRow {
@@ -390,6 +392,7 @@ TEST(ExpertMigration, RefusesNonsense) {
   const std::vector<int32_t> kinds = {0, 0, 1};
   EXPECT_EQ(code(balance_by_swaps(tokens, from, 2, SwapPartner::kAny, 9, {}, kinds)), Exit::kUsage);
   EXPECT_EQ(code(migration_cost(from, {0, 1}, 2, 1, 1)), Exit::kUsage);
+  EXPECT_EQ(code(migration_cost(from, {0, 0, 1, 2}, 2, 1, 1)), Exit::kUsage);
   EXPECT_EQ(code(migration_cost(from, from, 2, 0, 1)), Exit::kUsage);
   EXPECT_EQ(code(migration_cost(from, from, 2, 1, std::nan(""))), Exit::kUsage);
 }

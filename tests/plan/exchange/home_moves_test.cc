@@ -9,7 +9,8 @@
 namespace pagoda {
 namespace {
 
-// One layer of experts with 100 elements and 1000 bytes of state each; embedding, layer, head.
+// One layer of experts with 100 elements and 1000 bytes of state each; embedding, layer, head. All
+// rows go in one wave.
 RunShape shape_of(std::vector<int> home, std::vector<int> device_rank) {
   RunShape shape;
   shape.num_layers = 1;
@@ -21,6 +22,9 @@ RunShape shape_of(std::vector<int> home, std::vector<int> device_rank) {
     shape.records.push_back({100, 0, e, home[static_cast<size_t>(e)], 1000});
   }
   shape.records.push_back({10, -1, -1, 0, 100});
+  shape.microbatches = 1;
+  shape.row_block = 256;
+  shape.group_blocks = 1000;
   shape.devices = static_cast<int>(device_rank.size());
   if (device_rank.back() > 0) shape.device_rank = std::move(device_rank);
   return shape;
@@ -80,6 +84,7 @@ TEST_F(TwoRanks, ExchangeWhatPays) {
   EXPECT_NEAR(moves.gain_s, 0.1, 1e-12);
   EXPECT_NEAR(moves.move_s, 1, 1e-12);
   EXPECT_EQ(moves.bytes, 2400);
+  EXPECT_EQ(moves.in_turn_bytes, 1200);
   EXPECT_EQ(balancing_swaps(shape, 0, means, times.row_s), moves.swaps);
 }
 
@@ -137,6 +142,21 @@ TEST_F(TwoRanks, ExchangeTheExpertsThatTrain) {
   EXPECT_EQ(moved_bytes(shape, 3), 1200);
 }
 
+// Ranks have 800, 200, 810 and 200 rows. Experts 4 and 2 for each other leave rank 2 with 350 and
+// rank 1 with 660; then 0 and 6 leave rank 0 with 350 and rank 3 with 650. Both exchanges go on at
+// once, and take the second of one.
+TEST(HomeMoves, OfOtherRanksGoOnAtOnce) {
+  const RunShape shape = shape_of({0, 0, 1, 1, 2, 2, 3, 3}, {0, 1, 2, 3});
+  const RowMeans means = means_of({600, 200, 150, 50, 610, 200, 150, 50}, 10);
+  const StepTimes times{3, {1e-3, 1e-3, 1e-3, 1e-3}, 1200};
+  const HomeMoves moves = choose_moves(shape, means, times, 10);
+  EXPECT_EQ(moves.swaps, (std::vector<HomeSwap>{{6, 4}, {2, 8}}));
+  EXPECT_NEAR(moves.gain_s, 0.15, 1e-12);
+  EXPECT_EQ(moves.bytes, 4800);
+  EXPECT_EQ(moves.in_turn_bytes, 1200);
+  EXPECT_NEAR(moves.move_s, 1, 1e-12);
+}
+
 // Device 1 takes twice as long: 500 rows there are 1 s, 500 on device 0 half of that. With experts
 // 2 and 1 for each other there are 300 rows in 0.6 s, and 700 in 0.7 s.
 TEST(HomeMoves, OfUnequalDevices) {
@@ -153,16 +173,48 @@ TEST(HomeMoves, OfUnequalDevices) {
 TEST(HomeMoves, WithSeatsByStep) {
   RunShape shape = shape_of({0, 1, 2, 3}, {0, 0, 1, 1});
   shape.seat_speeds = {1, 1, 1, 1};
-  RowMeans means = means_of({600, 200, 300, 500}, 10);  // 800 and 800
+  const RowMeans even = means_of({600, 200, 300, 500}, 10);  // 800 and 800
   const StepTimes times{2, {1e-3, 1e-3, 1e-3, 1e-3}, 12000};
-  EXPECT_TRUE(choose_moves(shape, means, times, 10).swaps.empty());
-  means = means_of({600, 200, 100, 100}, 10);
+  EXPECT_TRUE(choose_moves(shape, even, times, 10).swaps.empty());
+  // Ranks have 1000 and 300 rows, 500 on each of two devices. Experts 0 and 6 for each other leave
+  // 50, 300, 200 and 200, of which a device has 400; then 2 and 4 for each other 350, as there.
+  shape = shape_of({0, 0, 1, 1, 2, 2, 3, 3}, {0, 0, 1, 1});
+  shape.seat_speeds = {1, 1, 1, 1};
+  const RowMeans means = means_of({300, 300, 200, 200, 100, 100, 50, 50}, 10);
   const HomeMoves moves = choose_moves(shape, means, times, 10);
-  EXPECT_EQ(moves.swaps, (std::vector<HomeSwap>{{2, 4}}));
-  EXPECT_NEAR(moves.gain_s, 0.05, 1e-12) << "two devices share 800 rows, and then 700";
+  EXPECT_EQ(moves.swaps, (std::vector<HomeSwap>{{2, 8}, {4, 6}}));
+  EXPECT_NEAR(moves.gain_s, 0.15, 1e-12);
+  // An expert of 600 rows leaves a rank's other device 200, and would do so elsewhere.
+  shape = shape_of({0, 1, 2, 3}, {0, 0, 1, 1});
+  shape.seat_speeds = {1, 1, 1, 1};
+  const RowMeans hot = means_of({600, 200, 100, 100}, 10);
+  EXPECT_TRUE(choose_moves(shape, hot, times, 10).swaps.empty());
   RunShape one = shape_of({0, 0, 1, 1}, {0, 0});
   one.seat_speeds = {1, 1};
-  EXPECT_TRUE(choose_moves(one, means, {2, {1e-3, 1e-3}, 0}, 10).swaps.empty());
+  EXPECT_TRUE(choose_moves(one, hot, {2, {1e-3, 1e-3}, 0}, 10).swaps.empty());
+}
+
+// Ranks have 2048 and 200 rows, and after an exchange of experts 0 and 1 both 1124. They end with
+// these, if all four blocks of an expert go in one wave. If one goes in each, of 256 ms, expert 1
+// goes with the last of expert 0, since it has less than a block in the microbatches that are
+// through before; then expert 2 begins a wave before all have ended that one, at 768 ms, for 1024.
+// With pages for all waves nobody waits.
+TEST(HomeMoves, GainWhatWavesLeave) {
+  struct {
+    int64_t blocks, in_flight;
+    double gain_s;
+  } const cases[] = {{4, 2, 0.924}, {1, 2, 2.048 - 1.792}, {1, 8, 0.924}};
+  for (const auto& [blocks, in_flight, gain_s] : cases) {
+    SCOPED_TRACE(testing::Message() << blocks << " blocks, " << in_flight << " in flight");
+    RunShape shape = shape_of({0, 1, 0, 1}, {0, 1});
+    shape.microbatches = 4;
+    shape.group_blocks = blocks;
+    shape.waves_in_flight = in_flight;
+    const RowMeans means = means_of({1024, 100, 1024, 100}, 10);
+    const HomeMoves moves = choose_moves(shape, means, {9, {1e-3, 1e-3}, 1200}, 10);
+    EXPECT_EQ(moves.swaps, (std::vector<HomeSwap>{{2, 3}}));
+    EXPECT_NEAR(moves.gain_s, gain_s, 1e-9);
+  }
 }
 
 TEST(HomeMoves, OnlyOfLikeExperts) {
