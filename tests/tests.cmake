@@ -292,8 +292,8 @@ set_tests_properties(zebra_tables PROPERTIES LABELS for_all)
 # Prints meshes of stages, experts and copies, and pipelines beside zebra, likewise.
 pagoda_bench(mesh_tables testing mesh_tables.cc race_tables.cc layout_race.cc measured_run.cc
   random_token_run.cc)
-# Prints what moves of experts between processes take and bring. Tried on a model of no size, whose
-# experts must stay where routing is even; skipped without MPI.
+# Prints what moves of experts between processes take and bring. Tried on a model of no size;
+# skipped without MPI.
 pagoda_bench(moves_study testing moves_study.cc)
 set_target_properties(moves_study PROPERTIES EXCLUDE_FROM_ALL OFF)
 add_test(NAME moves_study
@@ -331,12 +331,15 @@ pagoda_bench(planner_figures testing figures/planner_figures.cc figures/hetermoe
   figures/piper_figures.cc figures/piper_tables.cc)
 
 # The longest begin first, so that none of them runs alone at the end.
-set(long_tests trainer_fault_test root_promise_table_test root_promise_test process_stop_test
+set(long_tests trainer_fault_test root_promise_table_test root_promise_layers_test
+  root_promise_test process_stop_test
+  cuda_process_test cuda_run_test ranks_promise_test validator_test zebra_tables cluster_tour
   process_refusal_test process_resume_test process_test process_kill_test process_bench_test
   process_checkpoint_test process_mpi_test process_ranks_weights_test process_ranks_ends_test
   process_memory_test tokenizer_test predicted_bytes_test pager_test ranks_run_test
   stages_promise_test zebra_promise_test check_tree)
-set(longest_tests es_moe_tables ranks_moves_test ranks_trainer_test ranks_faults_test)
+set(longest_tests device_tables hexa_tables process_plan_test pipeline_promise_test
+  process_moves_test es_moe_tables ranks_moves_test ranks_trainer_test ranks_faults_test)
 if(NOT PAGODA_SANITIZE)
   list(APPEND longest_tests trainer_fault_every_call process_moves_every_call)
   list(APPEND long_tests attack_quick attack_self_test)

@@ -31,10 +31,11 @@ asan_tests=(
   ops_attention_test
   ops_cached_attention_test attention_blocks_test working_memory_test adam_test text_stream_test
   generation_test bench_test
-  root_promise_table_test step_trace_test trainer_fault_test routing_trace_test
+  root_promise_table_test root_promise_layers_test step_trace_test trainer_fault_test
+  routing_trace_test
   ranks_run_test ranks_faults_test zebra_promise_test
-  page_pool_test carrier_thread_test mpi_link_test heartbeat_test
-  heartbeat_ranks_test
+  page_pool_test carrier_thread_test carrier_turns_test carrier_parts_test mpi_link_test
+  heartbeat_test heartbeat_ranks_test
   cuda_device_test cuda_run_test fuzz_replay_test
 )
 # ThreadSanitizer: what has threads, each kind of them once or twice. Ops share their work out in
@@ -48,8 +49,8 @@ tsan_tests=(
   root_promise_test step_trace_test trainer_fault_test exactly_once_test
   ranks_trainer_test zebra_promise_test ranks_faults_test stages_promise_test
   cuda_nccl_link_test
-  page_pool_test carrier_thread_test mpi_link_test heartbeat_test
-  heartbeat_ranks_test
+  page_pool_test carrier_thread_test carrier_turns_test carrier_parts_test mpi_link_test
+  heartbeat_test heartbeat_ranks_test
   cuda_device_test cuda_run_test
 )
 

@@ -3,7 +3,6 @@
 // state. Runs that are meant to page assert that they did.
 #include <gtest/gtest.h>
 
-
 #include "tests/testing/sanitizer.h"
 #include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
@@ -360,8 +359,7 @@ TEST(RootPromise, PlanOptions) {
                             {"padded experts", {.padded_experts = true}},
                             {"all of them", {false, true, true, true, true}}};
   for (ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
-    const std::string expected =
-        clip == ClipKind::kGlobal ? global_reference() : reference(clip);
+    const std::string expected = clip == ClipKind::kGlobal ? global_reference() : reference(clip);
     for (const Case& c : fewer_when_sanitized(cases, 3)) {
       for (int64_t devices : {1, 2}) {
         // Half of them: one device with global clipping, two without.
