@@ -203,6 +203,7 @@ std::optional<Layout> LayoutRace::search(std::string name, const std::vector<Thr
   const LayoutSearch found = search_layouts(model, {&config, 1}, cluster, kFinePlan);
   if (found.runs.empty()) return {};
   const RunConfig& best = found.runs.front().configs.front();
+  CHECK(best.train.micro_batch_tokens == step_.row_tokens, "a race's microbatches are one row");
   Layout layout{.name = std::move(name), .devices = devices, .stages = best.stages()};
   layout.copies = best.copies();
   layout.pipeline = best.parallel.order;
@@ -214,8 +215,9 @@ std::optional<Layout> LayoutRace::search(std::string name, const std::vector<Thr
   layout.offloaded = best.offloaded();
   layout.shards = best.sums().shards;
   layout.stage_layers = best.stage_layers();
+  layout.settings = found.runs.front().text();
   std::printf("\nThe search tried %lld layouts: %s\n", (long long)found.tried,
-              found.runs.front().text().c_str());
+              layout.settings.c_str());
   return layout;
 }
 

@@ -49,6 +49,7 @@ struct Layout {
   std::vector<int64_t> stage_layers = {};
   std::shared_ptr<const ActionList> order = {};
   SlowLink::Speed wire = {};  // of each two devices; no rate: as fast as memory
+  std::string settings = {};  // of a run file, in a line; of the layout that a search found
 };
 
 // A pair of GPUs as HeterMoE's, by how much slower they are at experts and at the rest.
@@ -89,8 +90,8 @@ class LayoutRace {
   // its devices.
   Layout plan_zebra(Layout layout, bool asym_ea);
   // The layout that `plan --cluster` finds for such devices in a machine, whose costs of tasks are
-  // what they took in the newest round; none: no layout fits. REQUIRES: one of these devices was
-  // added.
+  // what they took in the newest round; none: no layout fits. It keeps rows as all of a race do,
+  // whatever the search says of that. REQUIRES: one of these devices was added.
   std::optional<Layout> search(std::string name, const std::vector<Throttle>& devices);
   // Wires that work for about this part of the layout's step, on average.
   SlowLink::Speed wire_for(const Layout& layout, double part_of_step);

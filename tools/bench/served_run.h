@@ -22,6 +22,7 @@ struct ServedSetting {
   std::string directory;
   std::unique_ptr<Storage> storage;
   int rounds = 3, passes = 2;
+  int64_t hidden_size = 256;
   bool tiny = false;
   int files = 0;
 
@@ -41,8 +42,9 @@ struct ServedModel {
   int64_t prompt_tokens() const { return std::ssize(prompts.front()); }
 };
 
-ServedModel make_served_model(const ServedSetting& setting, const std::string& name,
-                              int64_t expert_size, int64_t experts_per_token, uint32_t seed);
+// width: hidden units of an expert over the model's hidden size.
+ServedModel make_served_model(const ServedSetting& setting, const std::string& name, double width,
+                              int64_t experts_per_token, uint32_t seed);
 
 // Each device attends to prompts by its speed.
 SessionOptions served_options(ServedSetting& setting, const ServedModel& model,
