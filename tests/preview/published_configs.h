@@ -22,6 +22,23 @@ inline ModelSizes published(const std::string& name) {
   return read_model_sizes(configs("models/" + name + ".json")).take();
 }
 
+// A run of the quick start's size on a workstation.
+inline RunConfig workstation_run() {
+  RunConfig config;
+  config.train.tokens_per_step = 65536;
+  config.train.micro_batch_tokens = 4096;
+  config.train.save_steps = 0;
+  return config;
+}
+
+// Nodes that are alike, on a network of 10 GB/s.
+inline ClusterSheet equal_nodes(int count, const MachineSheet& node) {
+  ClusterSheet cluster;
+  cluster.network = {10, 20};
+  cluster.nodes.assign(static_cast<size_t>(count), node);
+  return cluster;
+}
+
 // One of each kind, the fastest at attention first.
 inline ClusterSheet three_kinds() {
   ClusterSheet cluster;
