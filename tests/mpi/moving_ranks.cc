@@ -1,6 +1,7 @@
-// What tests/process/process_moves_test.cc starts several of: a run whose experts exchange homes
-// behind its second and third step, whatever that brings, and which saves behind the first of these
-// and at its end. A rank may kill itself at any call of its communicator in that part of the run:
+// What tests/process/ranks/process_moves_test.cc starts several of: a run whose experts exchange
+// homes behind its second and third step, whatever that brings, and which saves behind the first of
+// these and at its end. A rank may kill itself at any call of its communicator in that part of the
+// run:
 //   moving_ranks KILLED_RANK CALL fresh|resume [KEY VALUE ...]
 // Prints how many such calls the rank made.
 #include <signal.h>
