@@ -19,8 +19,10 @@
 namespace pagoda {
 namespace {
 
-// The run whose devices are the machine's.
+// The run whose devices and threads are those of the sheet's machine, not of the one that plans.
 Result<RunConfig> on_machine(RunConfig config, const MachineSheet& sheet) {
+  int64_t& threads = config.train.threads;
+  if (threads == 0) threads = std::max<int64_t>(1, static_cast<int64_t>(sheet.host.cores));
   if (!sheet.gpu()) return config;
   auto listed = parse_devices(config.train.devices);
   if (listed.ok() && !listed->empty() && !names_gpus(*listed)) {
@@ -160,11 +162,6 @@ Status join(std::vector<RankSettings>& ranks) {
                     "devices of one kind");
     }
     for (DeviceSetup device : rank.setup.devices) {
-      // Its cores are those of its machine.
-      const bool whole = !rank.sheet.gpu() && !device.throttle.slows();
-      if (whole && rank.config.train.threads == 0 && rank.setup.num_devices() == 1) {
-        device.threads = std::max(1, static_cast<int>(rank.sheet.host.cores));
-      }
       device.rank = static_cast<int>(r);
       device.gpu = rank.sheet.gpu();
       all.push_back(device);

@@ -155,13 +155,54 @@ TEST(StageLayers, FollowTheCoresOfNodes) {
   cluster.nodes.assign(2, machine("cpu-2-cores"));
   cluster.nodes[1].host.cores = 4;
   std::vector<RunConfig> configs(2, run_on("cpu"));
-  for (RunConfig& config : configs) {
-    config.train.threads = 0;
-    config.total_devices = 2;
+  for (RunConfig& config : configs) config.train.threads = 0;
+  for (const char* devices : {"cpu", "cpu*2"}) {
+    SCOPED_TRACE(devices);
+    for (RunConfig& config : configs) {
+      config.train.devices = {devices};
+      config.total_devices = 2 * std::ssize(config.devices());
+    }
+    auto planned = planned_ranks(twelve_layers(), configs, cluster);
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    EXPECT_EQ(planned->front().shape.stages.layer_counts(kLayers), (Layers{4, 8}));
   }
-  auto planned = planned_ranks(twelve_layers(), configs, cluster);
-  ASSERT_TRUE(planned.ok()) << planned.status().message();
-  EXPECT_EQ(planned->front().shape.stages.layer_counts(kLayers), (Layers{4, 8}));
+}
+
+// 64 cores are divided by the whole devices; a slowed one has a thread.
+TEST(StageLayers, ThreadsAreTheCoresOfTheSheet) {
+  MachineSheet sheet = machine("cpu-2-cores");
+  sheet.host.cores = 64;
+  RunConfig config = run_on("cpu");
+  const auto threads_of = [&](const char* devices, int64_t threads) {
+    config.train.devices = {devices};
+    config.train.threads = threads;
+    const PlannedRun planned = planned_run(twelve_layers(), config, sheet).take();
+    std::vector<int> of_devices;
+    for (const DeviceSetup& device : planned.devices) of_devices.push_back(device.threads);
+    return of_devices;
+  };
+  config.parallel.layout = LayoutKind::kExperts;
+  EXPECT_EQ(threads_of("cpu", 0), std::vector<int>{64});
+  EXPECT_EQ(threads_of("cpu,cpu/8,cpu", 0), (std::vector<int>{32, 1, 32}));
+  EXPECT_EQ(threads_of("cpu*2", 6), (std::vector<int>{3, 3}));
+}
+
+// The rates of a sheet are those of all cores: at these rates more cores take no longer. A cluster
+// of one node is that machine.
+TEST(StageLayers, AStepIsAsLongOnWhicheverMachineItIsPlanned) {
+  RunConfig config = run_on("cpu");
+  config.train.threads = 0;
+  config.parallel.layout = LayoutKind::kExperts;
+  MachineSheet sheet = machine("cpu-2-cores");
+  const double of_two_s =
+      forecast_run(twelve_layers(), config, sheet, kFinePlan).take().step->step_s();
+  sheet.host.cores = 64;
+  const double step_s =
+      forecast_run(twelve_layers(), config, sheet, kFinePlan).take().step->step_s();
+  EXPECT_LE(step_s, of_two_s);
+  auto node = forecast_ranks(twelve_layers(), {&config, 1}, equal_nodes(1, sheet), kFinePlan);
+  ASSERT_TRUE(node.ok()) << node.status().message();
+  EXPECT_DOUBLE_EQ(node->step.step_s(), step_s);
 }
 
 // GPUs count alike, of whatever kind, and however many threads their processes have for each.
