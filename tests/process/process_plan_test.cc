@@ -502,6 +502,47 @@ TEST_F(PlanTest, AClustersRunIsThatOfTrain) {
       << wrong.err;
 }
 
+// `train` takes the GPUs that a rank lists, and one where it lists none; layouts are of all.
+TEST_F(PlanTest, AClustersRunTakesTheGpusThatTrainDoes) {
+  put_file(dir_.file("config.json"), kSmallMixtral);
+  const std::string sheet = get_file(configs("machines/gpu-4x48gb.toml")), four = "count = 4";
+  const auto cluster = [&](const char* first, const char* second) {
+    std::string nodes;
+    for (const char* count : {first, second}) {
+      const std::string name = std::string("node-of-") + count + ".toml";
+      std::string node = sheet;
+      put_file(dir_.file(name),
+               node.replace(node.find(four), four.size(), std::string("count = ") + count));
+      nodes += (nodes.empty() ? "\"" : ", \"") + name + "\"";
+    }
+    const std::string file = dir_.file(std::string("nodes-of-") + first + second + ".toml");
+    put_file(file, "[cluster]\nname = \"2 nodes\"\nsource = \"datasheet\"\nnodes = [" + nodes +
+                       "]\n[network]\ngb_s = 10.0\nlatency_us = 15.0\n");
+    return file;
+  };
+  const std::string file = dir_.file("ranks.toml");
+  const auto planned = [&](const std::string& where, const std::string& sections) {
+    put_file(file, "[model]\npath = \"" + dir_.file("config.json") + "\"\n" + sections);
+    return nlohmann::json::parse(plan({file, "--cluster", where, "--train.tokens_per_step", "32768",
+                                       "--data.sequence_len", "1024", "--json"})
+                                     .out,
+                                 nullptr, false);
+  };
+  const std::string of_four = cluster("4", "4"), two = "[train]\ndevices = [\"cuda:0,cuda:2\"]\n";
+  const nlohmann::json one_each = planned(of_four, "");
+  EXPECT_EQ(one_each.at("as_train"), planned(cluster("1", "1"), "").at("as_train"));
+  const nlohmann::json two_each = planned(of_four, two);
+  EXPECT_EQ(two_each.at("as_train"), planned(cluster("2", "2"), two).at("as_train"));
+  EXPECT_LT(two_each.at("as_train").at("step_s"), one_each.at("as_train").at("step_s"));
+  EXPECT_EQ(two_each.at("best_layout").at("step_s"), one_each.at("best_layout").at("step_s"));
+  const std::string of_rank_1 = "[rank.1.train]\ndevices = [\"cuda*2\"]\n";
+  const nlohmann::json three = planned(of_four, of_rank_1);
+  EXPECT_EQ(three.at("as_train"), planned(cluster("1", "2"), of_rank_1).at("as_train"));
+  const std::string five = "[train]\ndevices = [\"cuda*5\"]\n";
+  const std::string why = planned(of_four, five).at("as_train").at("why");
+  EXPECT_NE(why.find("names 5 GPUs, and"), std::string::npos) << why;
+}
+
 // A run that leaves the microbatch to the planner has the bits of one that is told its choice, and
 // resumes with it.
 TEST_F(PlanTest, TrainTakesThePlannersMicrobatch) {

@@ -67,10 +67,12 @@ class PlanCommand : public RunCommand {
   Status search_machine(const ModelSizes& model);
   Status search_cluster(const ModelSizes& model);
   Status plan_copies(const ModelSizes& model, SearchReport& report);
+  Result<ClusterSheet> nodes_of_train();
   Result<std::vector<RunConfig>> settings_of_ranks(const ClusterSheet& where);
   Result<std::vector<RunConfig>> configs_of_ranks(const ModelSizes& model,
                                                   const ClusterSheet& where,
                                                   bool whole_rows = false);
+  Status add_as_train(const ModelSizes& model, SearchReport& report);
   Status add_layouts(const ModelSizes& model, SearchReport& report);
   Result<RoutedForecast> plan_routing(const ModelSizes& model, std::vector<PlannedRun> runs,
                                       const ClusterSheet& where) const;
@@ -84,7 +86,6 @@ class PlanCommand : public RunCommand {
   std::optional<RoutingTrace> trace_;  // the file that routing_ names
   std::optional<ClusterSheet> where_;  // the file that cluster_ names
   int64_t tokens_ = 0;
-  int64_t gpus_ = 0;  // GPUs of a machine elsewhere to plan for, as the run file names; 0: all
   bool json_ = false, search_ = false;
 };
 
@@ -121,8 +122,6 @@ Status PlanCommand::read() {
     ASSIGN_OR_RETURN(trace_, read_routing_trace(routing_));
   }
   const bool elsewhere = !machine_.empty() || !cluster_.empty();
-  auto devices = parse_devices(config_.train.devices);
-  if (elsewhere && devices.ok() && names_gpus(*devices)) gpus_ = std::ssize(*devices);
   if (!cluster_.empty()) {
     ASSIGN_OR_RETURN(const ClusterSheet listed, read_cluster_sheet(cluster_));
     where_ = in_rank_order(listed);
@@ -134,21 +133,30 @@ Status PlanCommand::read() {
   return elsewhere ? config_.validate_for_planning() : config_.validate();
 }
 
-Result<MachineSheet> PlanCommand::sheet() const {
-  if (machine_.empty()) return this_machine_sheet(config_.gpus());
-  ASSIGN_OR_RETURN(MachineSheet sheet, read_machine_sheet(machine_));
-  if (gpus_ > 0 && !sheet.gpu()) {
+// Leaves a machine the GPUs that the run lists, or all where it lists none.
+Status leave_listed_gpus(const RunConfig& config, MachineSheet& sheet) {
+  const std::vector<ListedDevice> listed = config.devices();
+  if (!names_gpus(listed)) return Status();
+  const int64_t gpus = std::ssize(listed);
+  if (!sheet.gpu()) {
     return Status(Exit::kUsage, strf("train.devices names GPUs, of which \"%s\" has none; leave "
                                      "train.devices out",
                                      printable(sheet.machine.name).c_str()));
   }
-  if (gpus_ > sheet.device.count) {
-    return Status(Exit::kUsage,
-                  strf("train.devices names %lld GPUs, and \"%s\" has %lld; name fewer",
-                       (long long)gpus_, printable(sheet.machine.name).c_str(),
-                       (long long)sheet.device.count));
+  if (gpus > sheet.device.count) {
+    return Status(
+        Exit::kUsage,
+        strf("train.devices names %lld GPUs, and \"%s\" has %lld; name fewer", (long long)gpus,
+             printable(sheet.machine.name).c_str(), (long long)sheet.device.count));
   }
-  if (gpus_ > 0) sheet.device.count = gpus_;
+  sheet.device.count = gpus;
+  return Status();
+}
+
+Result<MachineSheet> PlanCommand::sheet() const {
+  if (machine_.empty()) return this_machine_sheet(config_.gpus());
+  ASSIGN_OR_RETURN(MachineSheet sheet, read_machine_sheet(machine_));
+  RETURN_IF_ERROR(leave_listed_gpus(config_, sheet));
   return sheet;
 }
 
@@ -192,6 +200,19 @@ Status PlanCommand::search_machine(const ModelSizes& model) {
   const std::string& with = report.settings.fits_with;
   report.why = report.settings.fits.message() + (with.empty() ? "" : "; it fits with " + with);
   return print(report);
+}
+
+// Returns the cluster with the GPUs alone that `train` takes: those that a rank lists, or one.
+Result<ClusterSheet> PlanCommand::nodes_of_train() {
+  ClusterSheet taken = *where_;
+  for (size_t r = 0; r < taken.nodes.size(); ++r) {
+    MachineSheet& node = taken.nodes[r];
+    ASSIGN_OR_RETURN(const RunConfig config, settings_of(static_cast<int>(r)));
+    RETURN_IF_ERROR(config.check_devices());
+    RETURN_IF_ERROR(leave_listed_gpus(config, node));
+    if (node.gpu() && !names_gpus(config.devices())) node.device.count = 1;
+  }
+  return taken;
 }
 
 // Returns [rank] the settings that the run file and the flags have for it.
@@ -291,6 +312,27 @@ Status PlanCommand::plan_copies(const ModelSizes& model, SearchReport& report) {
   return print(report);
 }
 
+// A run that there is not is said in the report.
+Status PlanCommand::add_as_train(const ModelSizes& model, SearchReport& report) {
+  const auto none = [&](const Status& why) {
+    report.no_ranks = why.message();
+    return Status();
+  };
+  auto taken = nodes_of_train();
+  if (!taken.ok()) return none(taken.status());
+  auto configs = configs_of_ranks(model, *taken);
+  if (!configs.ok()) return none(configs.status());
+  auto own = forecast_layout(model, *configs, *taken, kSearchPlan);
+  if (!own.ok()) return none(own.status());
+  report.few_layers = own->few_layers;
+  report.ranks = std::move(own->forecast);
+  report.sharing = recommend_sharing(model, *configs, *taken, kSearchPlan);
+  if (!trace_) return Status();
+  ASSIGN_OR_RETURN(std::vector<PlannedRun> runs, planned_ranks(model, *configs, *taken));
+  ASSIGN_OR_RETURN(report.routed, plan_routing(model, std::move(runs), *taken));
+  return Status();
+}
+
 Status PlanCommand::search_cluster(const ModelSizes& model) {
   const ClusterSheet& where = *where_;
   SearchReport report{model, "cluster", where.cluster.name, config_.train.tokens_per_step,
@@ -299,20 +341,7 @@ Status PlanCommand::search_cluster(const ModelSizes& model) {
     return plan_copies(model, report);
   }
   report.hostfile = hostfile(where);
-  auto configs = configs_of_ranks(model, where);
-  auto own = configs.ok() ? forecast_layout(model, *configs, where, kSearchPlan)
-                          : Result<SearchedLayout>(configs.status());
-  if (own.ok()) {
-    report.few_layers = own->few_layers;
-    report.ranks = std::move(own->forecast);
-    report.sharing = recommend_sharing(model, *configs, where, kSearchPlan);
-  } else {
-    report.no_ranks = own.status().message();
-  }
-  if (report.ranks && trace_) {
-    ASSIGN_OR_RETURN(std::vector<PlannedRun> runs, planned_ranks(model, *configs, where));
-    ASSIGN_OR_RETURN(report.routed, plan_routing(model, std::move(runs), where));
-  }
+  RETURN_IF_ERROR(add_as_train(model, report));
   RETURN_IF_ERROR(add_layouts(model, report));
   return print(report);
 }
