@@ -46,13 +46,27 @@ std::string joined(const std::vector<std::string>& texts) {
   return all;
 }
 
-// Devices of a copy of the first stage.
-int64_t attending(const RunSetup& setup) {
-  const std::vector<int>& all = setup.size.shard_device;
-  const auto shards = std::min(std::ssize(all), std::ptrdiff_t{setup.size.sums.shards});
-  std::vector<int> devices(all.begin(), all.begin() + shards);
-  std::sort(devices.begin(), devices.end());
-  return div_ceil(std::unique(devices.begin(), devices.end()) - devices.begin(), setup.copies);
+// The most devices that attend in any one copy of a stage: copies of unequal speed have unequal
+// numbers of shards, and a device without one does not attend.
+int64_t attending_of_copy(const RunShape& shape) {
+  int64_t most = 0;
+  for (int stage = 0; stage < shape.stages.count; ++stage) {
+    std::vector<int64_t> attending(static_cast<size_t>(shape.copies.count), 0);
+    for (const int device : shape.attending_devices(stage)) {
+      most = std::max(most, ++attending[static_cast<size_t>(shape.copies.of_device(device))]);
+    }
+  }
+  return most;
+}
+
+// Deals attention to so many devices of each copy, or to fewer, so that the number that is written
+// for the run deals it alike.
+void deal_attending(const ModelShape& model, int64_t devices, RunSetup& setup) {
+  for (int64_t most = 0; most != devices;) {
+    most = devices;
+    setup.deal_attention(most);
+    devices = attending_of_copy(make_run_shape(model, setup));
+  }
 }
 
 // A network that nobody has measured is taken to be as fast as what joins devices of a rank.
@@ -210,7 +224,9 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
   const int64_t groups = int64_t{setup.stages} * setup.copies;
   open.most_attending = std::min<int64_t>(setup.size.sums.shards, setup.num_devices() / groups - 1);
   open.most_of_layer = most_kept_of_layer(model, setup);
-  if (config.parallel.attention_devices > 0) open.attention_devices = attending(setup);
+  if (config.parallel.attention_devices > 0) {
+    open.attention_devices = attending_of_copy(make_run_shape(model, setup));
+  }
   const MachineSheet& sheet = *machines.sheets.front();
   const MachineSheet::Profile& profiled = sheet.profile;
   const bool alone = machines.sheets.size() == 1 && setup.devices.back().rank == 0;
@@ -248,7 +264,7 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
   const MachineProfile profile =
       costs_of(machines, model, with(open.attention_devices.value_or(1), 0), config, setup);
   const ZebraRun run = search_zebra(open, with, profile);
-  if (!open.attention_devices) setup.deal_attention(run.attention_devices);
+  if (!open.attention_devices) deal_attending(model, run.attention_devices, setup);
   setup.offloaded = brief(run.offloaded);
   setup.lags = run.lags;
   if (!keeps_rows) return;
@@ -259,13 +275,7 @@ void choose_zebra(const ModelShape& model, const RankMachines& machines, const R
 
 void write_zebra(const RunShape& shape, RunConfig& config) {
   RunConfig::Parallel& parallel = config.parallel;
-  if (parallel.attention_devices == 0) {
-    for (int stage = 0; stage < shape.stages.count; ++stage) {
-      parallel.attention_devices =
-          std::max(parallel.attention_devices,
-                   div_ceil(std::ssize(shape.attending_devices(stage)), shape.copies.count));
-    }
-  }
+  if (parallel.attention_devices == 0) parallel.attention_devices = attending_of_copy(shape);
   if (config.auto_offloaded()) {
     std::vector<int64_t> kept(static_cast<size_t>(shape.num_layers), 0);
     for (int64_t r = 0; r < std::ssize(shape.records); ++r) {

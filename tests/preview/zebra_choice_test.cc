@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -192,6 +193,67 @@ TEST(ZebraChoice, RanksOnLikeMachinesChooseAsOneMachineKnowsThem) {
   EXPECT_EQ(setup.offloaded, planned.offloaded);
   EXPECT_EQ(setup.lags, planned.lags);
   EXPECT_GT(setup.offloaded.front(), 0);
+}
+
+// Two copies of devices that are listed so, each with shards by the speed of those that attend.
+RunConfig run_of_copies(const std::vector<std::string>& devices, int64_t shards) {
+  RunConfig config = run_of_two({"1GiB"});
+  config.train.devices = devices;
+  config.train.chunks = 2;
+  config.train.tokens_per_step = 2 * shards * config.train.micro_batch_tokens;
+  config.train.shards = config.train.expert_shards = shards;
+  config.parallel.attention_devices = 0;
+  config.parallel.copies = 2;
+  return config;
+}
+
+// Attention takes as long on all devices, and what else they do next to nothing.
+MachineSheet sheet_of_attention(const RunConfig& config) {
+  MachineSheet sheet = sheet_of(config);
+  sheet.profile.devices = sheet.profile.costs = {};
+  MeasuredCosts costs;
+  for (std::optional<Cost>& cost : costs) cost = Cost{0, 1e-9, 1, 0};
+  for (const TaskKind kind : {TaskKind::kAttention, TaskKind::kAttentionBackward}) {
+    costs[static_cast<size_t>(kind)]->unit_s = 100e-6;
+  }
+  std::vector<std::string> names;
+  for (const ListedDevice& device : config.devices()) names.push_back(device.text());
+  std::ranges::sort(names);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  for (const std::string& name : names) add_device(name, costs, sheet.profile);
+  return sheet;
+}
+
+// Speeds are 3 to 1, so that of 8 shards one copy has 6 and the other 2: with fewer than 6 devices
+// that attend one of them would have two shards. The number of each copy is that of the one which
+// has more.
+TEST(ZebraChoice, WritesTheDevicesOfTheCopyThatHasMore) {
+  RunConfig config = run_of_copies({"cpu/2*8", "cpu/6*8"}, 8);
+  const MachineSheet sheet = sheet_of_attention(config);
+  const PlannedRun planned = planned_run(model_sizes(), config, sheet).take();
+  EXPECT_EQ(planned.shape.shard_device, (std::vector<int>{0, 1, 2, 3, 4, 5, 8, 9}));
+  write_zebra(planned.shape, config);
+  EXPECT_EQ(config.parallel.attention_devices, 6);
+  const PlannedRun again = planned_run(model_sizes(), config, sheet).take();
+  EXPECT_EQ(again.shape.shard_device, planned.shape.shard_device);
+}
+
+// Devices of all speeds: fewer attend than may, and if only so many may, copies have shards by
+// other speeds.
+TEST(ZebraChoice, WhatIsWrittenIsWhatWasPlanned) {
+  std::mt19937 random(1);
+  int differ = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    std::vector<std::string> devices;
+    for (int d = 0; d < 10; ++d) devices.push_back("cpu/" + std::to_string(2 + random() % 12));
+    RunConfig config = run_of_copies(devices, 8);
+    const MachineSheet sheet = sheet_of_attention(config);
+    const PlannedRun planned = planned_run(model_sizes(), config, sheet).take();
+    write_zebra(planned.shape, config);
+    const PlannedRun again = planned_run(model_sizes(), config, sheet).take();
+    differ += again.shape.shard_device != planned.shape.shard_device;
+  }
+  EXPECT_EQ(differ, 0);
 }
 
 // A chunk's rows, 32 KiB, take 16 ms to the other device, and attention and experts 6.4 ms each. By
