@@ -72,6 +72,10 @@ Configs with(const Choice& choice, std::span<const RunConfig> configs) {
   });
 }
 
+Configs measured(std::span<const RunConfig> configs) {
+  return changed(configs, [](RunConfig& config) { config.parallel.shares = ShareKind::kMeasured; });
+}
+
 // With as many shards as a stage has devices, so that all attend; none where these do already, or
 // the run says how many shards there are, or microbatches do not divide.
 std::optional<Configs> with_shards_for_all(const Configs& configs) {
@@ -117,6 +121,8 @@ class LayoutSearcher {
 
  private:
   void add_choice(const Choice& choice);
+  void add_with_kept(const Choice& choice, Configs configs);
+  bool may_measure(const RunConfig& config) const;
   void add(Configs configs) {
     auto layout = forecast(std::move(configs));
     if (!layout) return;
@@ -281,11 +287,13 @@ void LayoutSearcher::improve_layers() {
 }
 
 // GPUs of unequal nodes count as equally fast, unless a run measures what they do.
+bool LayoutSearcher::may_measure(const RunConfig& config) const {
+  return !cluster_.equal_nodes() && cluster_.nodes.front().gpu() &&
+         config.parallel.shares == ShareKind::kSpeed;
+}
+
 void LayoutSearcher::improve_shares() {
-  if (cluster_.equal_nodes() || !cluster_.nodes.front().gpu()) return;
-  if (own_.front().parallel.shares != ShareKind::kSpeed) return;
-  improve({changed(improved().configs,
-                   [](RunConfig& config) { config.parallel.shares = ShareKind::kMeasured; })});
+  if (may_measure(improved_config())) improve({measured(improved().configs)});
 }
 
 // Doubles them while that helps, unless none are faster than those of the nodes.
@@ -362,11 +370,22 @@ bool is_first(const Choice& choice) {
   return choice.chunks == least_chunks(choice.layout, choice.stages);
 }
 
-// Between ranks the clock by which zebra's kept experts are chosen knows cards and lanes only
-// about, so that where it keeps some, the tasks of a run without are simulated, too.
+// The fast GPUs of several nodes are all to attend before the slow ones of any; equally fast ones
+// attend in the order of nodes, as they do where nodes have one.
 void LayoutSearcher::add_choice(const Choice& choice) {
   Configs configs = with(choice, own_);
   for (RunConfig& config : configs) leave_open(config);
+  const bool several = std::ranges::any_of(
+      cluster_.nodes, [](const MachineSheet& node) { return node.device.count > 1; });
+  add_with_kept(choice, configs);
+  if (configs.front().zebra() && several && may_measure(configs.front())) {
+    add_with_kept(choice, measured(configs));
+  }
+}
+
+// Between ranks the clock by which zebra's kept experts are chosen knows cards and lanes only
+// about, so that where it keeps some, the tasks of a run without are simulated, too.
+void LayoutSearcher::add_with_kept(const Choice& choice, Configs configs) {
   const bool open = configs.front().zebra() && configs.front().auto_offloaded();
   const Configs none =
       changed(configs, [](RunConfig& config) { config.parallel.offloaded = {"0"}; });

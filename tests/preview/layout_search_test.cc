@@ -58,6 +58,31 @@ TEST(LayoutSearch, WhatIsFoundIsARunOfItsOwn) {
       << section;
 }
 
+// Two A40 and two V100, which are many times slower at rows this long. If all count as equally
+// fast, the first of each node attend; what a run measures has both A40 attend.
+TEST(LayoutSearch, InZebraTheFastGpusOfANodeAttend) {
+  const ModelSizes model = parse_model_sizes(kConfig, "test").take();
+  ClusterSheet cluster = three_kinds();
+  cluster.nodes = {machine("gpu-2xa40"), machine("gpu-2xv100")};
+  std::vector<RunConfig> configs = rows_of(16, 16384, cluster);
+  for (RunConfig& config : configs) config.parallel.attention_devices = 2;
+  const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
+  const auto is_zebra = [](const SearchedLayout& run) {
+    const RunConfig& config = run.configs.front();
+    return config.zebra() && config.stages() == 1 && config.copies() == 1;
+  };
+  const auto fastest = std::ranges::find_if(found.runs, is_zebra);
+  ASSERT_NE(fastest, found.runs.end());
+  const auto attending = [&](std::vector<RunConfig> ranks) {
+    return planned_ranks(model, ranks, cluster).take().front().shape.attending_devices();
+  };
+  EXPECT_EQ(fastest->configs.front().parallel.shares, ShareKind::kMeasured) << fastest->text();
+  EXPECT_EQ(attending(fastest->configs), (std::vector<int>{0, 1}));
+  std::vector<RunConfig> by_speed = fastest->configs;
+  for (RunConfig& config : by_speed) config.parallel.shares = ShareKind::kSpeed;
+  EXPECT_EQ(attending(by_speed), (std::vector<int>{0, 2}));
+}
+
 std::vector<RunConfig> eight_rows(const ClusterSheet& cluster, int64_t chunks) {
   RunConfig config;
   config.data.sequence_len = config.train.micro_batch_tokens = 4096;
