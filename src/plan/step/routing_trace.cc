@@ -99,7 +99,7 @@ class Parser {
  public:
   explicit Parser(RoutedShape shape) : layers_(layers_with_experts(shape)) {
     trace_.shape = std::move(shape);
-    begin_step(0);
+    step_.routing = empty_lists();
   }
 
   Status add(std::string_view line);
@@ -110,6 +110,10 @@ class Parser {
 
  private:
   void begin_step(int64_t step);
+  Routing empty_lists() const {
+    return Routing(static_cast<size_t>(trace_.shape.microbatches),
+                   LayerRouting(trace_.shape.is_moe.size()));
+  }
   int64_t place(int64_t microbatch, int64_t layer) const;
   Status counts(Words& words, std::vector<int64_t>& tokens) const;
 
@@ -121,13 +125,15 @@ class Parser {
   int64_t line_ = 1;
 };
 
-// Keeps the step before if all of it was there.
+// Keeps the step before if all of it was there. If not, its lists are filled anew: making all of
+// them takes far longer than reading one line, and a step that is kept has a line for each.
 void Parser::begin_step(int64_t step) {
   const int64_t lines = trace_.shape.microbatches * static_cast<int64_t>(layers_.size());
-  if (step_.step > 0 && whole_ && next_ == lines) trace_.steps.push_back(std::move(step_));
+  if (step_.step > 0 && whole_ && next_ == lines) {
+    trace_.steps.push_back(std::move(step_));
+    step_.routing = empty_lists();
+  }
   step_.step = step;
-  step_.routing.assign(static_cast<size_t>(trace_.shape.microbatches),
-                       std::vector<std::vector<int64_t>>(trace_.shape.is_moe.size()));
   next_ = 0;
   whole_ = true;
 }

@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <new>
 #include <numeric>
 #include <random>
 #include <string>
@@ -16,6 +19,21 @@
 #include "report/routing_recorder.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
+
+namespace {
+
+std::atomic<int64_t> allocations{0};
+
+}  // namespace
+
+// Not inlined: GCC would see malloc() and free() and warn that they are no pair.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace pagoda {
 namespace {
@@ -216,6 +234,34 @@ TEST(RoutingTrace, LayersWithoutExpertsTakeNoMoreThanTheText) {
   EXPECT_EQ(refused.code(), Exit::kBadData);
   EXPECT_NE(refused.message().find("layers without experts"), std::string::npos);
   EXPECT_EQ(parse_routing_trace(real).value().steps.size(), 2000u);
+}
+
+// A step that has one of its lines must not stand for one of a million lists either: those of the
+// step before are filled anew, and none is made.
+TEST(RoutingTrace, StepsThatMissLinesTakeNoMoreThanTheText) {
+  const auto allocations_of = [](int steps) {
+    std::string text =
+        "pagoda-routing 1 experts 1 experts_per_token 1 microbatches 1048576 "
+        "layers 1 with_experts 0\n";
+    for (int step = 1; step <= steps; ++step) text += std::to_string(step) + " 0 0 0\n";
+    const int64_t before = allocations;
+    EXPECT_TRUE(parse_routing_trace(text).value().steps.empty());
+    return allocations - before;
+  };
+  const int64_t few = allocations_of(2);
+  EXPECT_GE(few, 1048576) << "a list for each microbatch";
+  EXPECT_EQ(allocations_of(20), few);
+  // What such a step has is not in the next one.
+  const std::string header =
+      "pagoda-routing 1 experts 2 experts_per_token 1 microbatches 2 layers 2 with_experts 0 1\n";
+  const auto steps_of = [&](const char* lines) {
+    return parse_routing_trace(header + lines).take().steps;
+  };
+  EXPECT_TRUE(steps_of("1 0 0 3 4\n1 0 1 5 6\n1 1 0 7 8\n2 1 1 9 9\n").empty());
+  const auto whole = steps_of("1 0 0 3 4\n1 0 1 5 6\n2 0 0 1 0\n2 0 1 2 0\n2 1 0 3 0\n2 1 1 4 0\n");
+  ASSERT_EQ(whole.size(), 1u);
+  EXPECT_EQ(whole[0].step, 2);
+  EXPECT_EQ(whole[0].routing, (Routing{{{1, 0}, {2, 0}}, {{3, 0}, {4, 0}}}));
 }
 
 TEST(RoutingRecorder, GoesOnBehindTheStepThatIsKept) {
