@@ -37,10 +37,11 @@ struct SearchedLayout {
 
   std::string text() const;  // its settings in a line
 
-  // What a run file of this layout has in [train] and [parallel]: "parallel.layout", "\"zebra\"".
-  std::vector<std::pair<std::string, std::string>> settings() const;
-  // The same as lines of a run file.
-  std::string section() const;
+  // What the run file of a run with the settings `own` gets in [train] and [parallel] to have this
+  // layout, "parallel.layout", "\"zebra\"": what the layout says, and what it has not as the run.
+  std::vector<std::pair<std::string, std::string>> settings(const RunConfig& own) const;
+  // The same as lines of its tables. own: [rank]. Values there of the same keys go.
+  std::string section(std::span<const RunConfig> own) const;
 };
 
 struct LayoutSearch {

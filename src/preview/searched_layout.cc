@@ -7,49 +7,72 @@
 namespace pagoda {
 namespace {
 
-bool lists_gpus(const RunConfig& config) {
-  return names_gpus(parse_devices(config.train.devices).value());
+// A setting of a layout, and whether a run file of it has that in any case.
+struct LayoutKey {
+  const char* key;
+  bool listed;
+};
+
+std::vector<LayoutKey> layout_keys(const RunConfig& config) {
+  const bool zebra = config.zebra(), stages = config.stages() > 1;
+  const bool sums_experts = config.train.expert_shards > 1;
+  return {{"train.devices", names_gpus(parse_devices(config.train.devices).value())},
+          {"train.micro_batch_tokens", true},
+          {"train.chunks", true},
+          {"train.shards", config.train.shards > 0},
+          {"train.expert_shards", sums_experts},
+          {"parallel.layout", true},
+          {"parallel.attention_devices", zebra},
+          {"parallel.offloaded", zebra},
+          {"parallel.lags", zebra},
+          {"parallel.kept_rows", zebra && !config.auto_kept_rows()},
+          {"parallel.stages", zebra || config.parallel.layout == LayoutKind::kPipeline},
+          {"parallel.order", stages},
+          {"parallel.stage_layers", stages && !config.auto_stage_layers()},
+          {"parallel.copies", sums_experts},
+          {"parallel.shares", config.parallel.shares == ShareKind::kMeasured},
+          {"parallel.exchange", config.parallel.exchange != ExchangeSetting::kAuto},
+          {"parallel.network_gb_s", !config.parallel.network_gb_s.empty()}};
+}
+
+// [key] of layout_keys() what the run has, as a literal of TOML; "auto" of layouts and of stages is
+// what it is in a run of several processes, and without a profile in any.
+std::vector<std::string> layout_values(RunConfig config) {
+  if (config.parallel.layout == LayoutKind::kAuto) config.parallel.layout = LayoutKind::kExperts;
+  if (config.parallel.layout != LayoutKind::kExperts) config.parallel.stages = config.stages();
+  OptionTable table;
+  config.declare(table);
+  std::vector<std::string> values;
+  for (const LayoutKey& key : layout_keys(config)) values.push_back(table.find(key.key)->toml());
+  return values;
 }
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> SearchedLayout::settings() const {
-  RunConfig copy = configs.front();
-  OptionTable table;
-  copy.declare(table);
-  std::vector<const char*> keys;
-  if (lists_gpus(copy)) keys.push_back("train.devices");
-  keys.insert(keys.end(), {"train.micro_batch_tokens", "train.chunks"});
-  if (copy.train.shards > 0) keys.push_back("train.shards");
-  if (copy.train.expert_shards > 1) keys.push_back("train.expert_shards");
-  keys.push_back("parallel.layout");
-  if (copy.zebra()) {
-    keys.insert(keys.end(), {"parallel.attention_devices", "parallel.offloaded", "parallel.lags"});
-    if (!copy.auto_kept_rows()) keys.push_back("parallel.kept_rows");
-  }
-  if (copy.stages() > 1) keys.insert(keys.end(), {"parallel.stages", "parallel.order"});
-  if (copy.stages() > 1 && !copy.auto_stage_layers()) keys.push_back("parallel.stage_layers");
-  if (copy.train.expert_shards > 1) keys.push_back("parallel.copies");
-  if (copy.parallel.shares == ShareKind::kMeasured) keys.push_back("parallel.shares");
-  if (copy.parallel.exchange != ExchangeSetting::kAuto) keys.push_back("parallel.exchange");
-  if (!copy.parallel.network_gb_s.empty()) keys.push_back("parallel.network_gb_s");
+std::vector<std::pair<std::string, std::string>> SearchedLayout::settings(
+    const RunConfig& own) const {
+  const std::vector<LayoutKey> keys = layout_keys(configs.front());
+  const std::vector<std::string> found = layout_values(configs.front()),
+                                 before = layout_values(own);
   std::vector<std::pair<std::string, std::string>> settings;
-  for (const char* key : keys) settings.emplace_back(key, table.find(key)->toml());
+  for (size_t k = 0; k < keys.size(); ++k) {
+    if (keys[k].listed || found[k] != before[k]) settings.emplace_back(keys[k].key, found[k]);
+  }
   return settings;
 }
 
 std::string SearchedLayout::text() const {
   std::string text;
-  for (const auto& [key, value] : settings()) {
+  for (const auto& [key, value] : settings(configs.front())) {
     if (key == "train.devices" || key == "parallel.network_gb_s") continue;
     text += (text.empty() ? "" : ", ") + key + " = " + value;
   }
   return (as_it_is ? "(as it is) " : "") + text;
 }
 
-std::string SearchedLayout::section() const {
+std::string SearchedLayout::section(std::span<const RunConfig> own) const {
   std::string text, section;
-  for (const auto& [key, value] : settings()) {
+  for (const auto& [key, value] : settings(own.front())) {
     const size_t dot = key.find('.');
     if (key.substr(0, dot) != section) {
       section = key.substr(0, dot);
@@ -57,11 +80,12 @@ std::string SearchedLayout::section() const {
     }
     text += key.substr(dot + 1) + " = " + value + "\n";
   }
-  // Ranks whose machines have other numbers of GPUs.
+  // Ranks whose machines have other numbers of GPUs, or of which the run file has a section.
   for (size_t r = 1; r < configs.size(); ++r) {
-    if (configs[r].train.devices == configs.front().train.devices) continue;
-    text += strf("[rank.%zu.train]\ndevices = [%s]\n", r,
-                 toml_string(configs[r].train.devices.front()).c_str());
+    const bool has_section = own[r].train.devices != own.front().train.devices;
+    const RunConfig& told = has_section ? own[r] : configs.front();
+    if (configs[r].train.devices == told.train.devices) continue;
+    text += strf("[rank.%zu.train]\ndevices = %s\n", r, layout_values(configs[r])[0].c_str());
   }
   return text;
 }

@@ -45,9 +45,10 @@ TEST(FoundLayout, ZebrasSectionTrainsTheBitsOfOneDevice) {
     const RunConfig& planned = layout.configs.front();
     if (!planned.zebra() || trained == kMostTrained) continue;
     ++trained;
-    SCOPED_TRACE(layout.section());
+    const std::string section = layout.section({&config, 1});
+    SCOPED_TRACE(section);
     run.new_run();
-    const RunConfig printed = with_text(run.config(), layout.section());
+    const RunConfig printed = with_text(run.config(), section);
     EXPECT_TRUE(printed.zebra());
     EXPECT_EQ(printed.parallel.attention_devices, planned.parallel.attention_devices);
     EXPECT_EQ(printed.offloaded(), planned.offloaded());

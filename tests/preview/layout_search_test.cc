@@ -42,7 +42,7 @@ TEST(LayoutSearch, WhatIsFoundIsARunOfItsOwn) {
     EXPECT_GE(step_s, found.runs.front().forecast.step.step_s());
     auto again = forecast_ranks(model, run.configs, cluster, kCoarsePlan);
     ASSERT_TRUE(again.ok()) << again.status().message();
-    EXPECT_DOUBLE_EQ(again->step.step_s(), step_s) << run.section();
+    EXPECT_DOUBLE_EQ(again->step.step_s(), step_s) << run.section(configs);
     const RunConfig& config = run.configs.front();
     EXPECT_EQ(config.zebra() || config.stages() == 2 || config.copies() > 1, !run.as_it_is);
     EXPECT_EQ(config.auto_lags(), !config.zebra());
@@ -51,7 +51,7 @@ TEST(LayoutSearch, WhatIsFoundIsARunOfItsOwn) {
   const RunConfig& best = found.runs.front().configs.front();
   EXPECT_TRUE(best.zebra());
   EXPECT_LT(best.parallel.attention_devices, 3);
-  const std::string section = found.runs.front().section();
+  const std::string section = found.runs.front().section(configs);
   EXPECT_EQ(section.find("[train]\nmicro_batch_tokens = "), 0u) << section;
   EXPECT_NE(section.find("\n[parallel]\nlayout = \"zebra\"\nattention_devices = "),
             std::string::npos)
@@ -188,8 +188,8 @@ TEST(LayoutSearch, CopiesWinWhereManyRowsWouldGoFar) {
   const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
   const ClusterSheet cluster = far_nodes();
   constexpr int64_t kRows = 64, kTokens = 2048;
-  const LayoutSearch found =
-      search_layouts(model, rows_of(kRows, kTokens, cluster), cluster, kCoarsePlan);
+  const std::vector<RunConfig> configs = rows_of(kRows, kTokens, cluster);
+  const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
   ASSERT_FALSE(found.runs.empty());
   const SearchedLayout best = fastest_of(found, 2), alone = fastest_of(found, 1);
   const double rows = kRows * kTokens / 2 * kChosen / 2;
@@ -207,7 +207,7 @@ TEST(LayoutSearch, CopiesWinWhereManyRowsWouldGoFar) {
     EXPECT_EQ(best.forecast.step.ranks[rank].traffic.fetch.bytes, 0);
     EXPECT_EQ(best.forecast.step.ranks[rank].traffic.write_back.bytes, 0);
   }
-  const std::string section = best.section();
+  const std::string section = best.section(configs);
   EXPECT_NE(section.find("\nexpert_shards = 8\n"), std::string::npos) << section;
   EXPECT_NE(section.find("\ncopies = 2\n"), std::string::npos) << section;
   // A run has one GPU of its machine, unless it lists them.
@@ -227,12 +227,13 @@ TEST(LayoutSearch, UnequalNetworkCardsAreInTheRunFile) {
     }
     return forecast_layout(model, configs, cluster, kCoarsePlan).take();
   };
-  EXPECT_EQ(layout(nullptr).section().find("network_gb_s"), std::string::npos);
-  EXPECT_NE(layout("3").section().find("network_gb_s = [\"3\", \"3\"]"), std::string::npos);
+  const auto section_of = [](const SearchedLayout& run) { return run.section(run.configs); };
+  EXPECT_EQ(section_of(layout(nullptr)).find("network_gb_s"), std::string::npos);
+  EXPECT_NE(section_of(layout("3")).find("network_gb_s = [\"3\", \"3\"]"), std::string::npos);
   const double slow_s = layout(nullptr).forecast.step.step_s();
   cluster.nodes[1].network.gb_s = 0.25;
   const SearchedLayout unequal = layout("3");
-  const std::string section = unequal.section();
+  const std::string section = section_of(unequal);
   EXPECT_NE(section.find("\nexchange = \"rounds\"\nnetwork_gb_s = [\"1\", \"0.25\"]\n"),
             std::string::npos)
       << section;
@@ -259,7 +260,7 @@ TEST(LayoutSearch, CopiesOfUnequalSizeAreThoseOfUnequalNodes) {
     if (shape.records[static_cast<size_t>(r)].expert < 0) continue;
     EXPECT_EQ(shape.seat_of(r, 1), 2);
   }
-  const std::string section = copied.section();
+  const std::string section = copied.section(configs);
   EXPECT_NE(section.find("\n[rank.1.train]\ndevices = [\"auto\"]\n"), std::string::npos) << section;
 }
 
@@ -291,7 +292,7 @@ TEST(LayoutSearch, ARunsOwnCopiesStayAmongThose) {
   for (const SearchedLayout& run : found.runs) {
     EXPECT_EQ(run.as_it_is, run.configs.front().copies() == 3) << run.text();
   }
-  const std::string section = fastest_of(found, 1).section();
+  const std::string section = fastest_of(found, 1).section(configs);
   EXPECT_NE(section.find("\ncopies = 1\n"), std::string::npos) << section;
 }
 
@@ -320,13 +321,15 @@ TEST(LayoutSearch, ExchangeIsTheFastest) {
     fastest = exchange;
     least_s = step_s;
   }
-  ASSERT_NE(fastest, ExchangeSetting::kAuto) << best.section();
+  ASSERT_NE(fastest, ExchangeSetting::kAuto) << best.section(configs);
   EXPECT_EQ(best.configs.front().parallel.exchange, fastest);
   EXPECT_DOUBLE_EQ(best.forecast.step.step_s(), least_s);
-  EXPECT_NE(best.section().find("\nexchange = "), std::string::npos) << best.section();
+  EXPECT_NE(best.section(configs).find("\nexchange = "), std::string::npos)
+      << best.section(configs);
   for (RunConfig& config : configs) config.parallel.exchange = ExchangeSetting::kFlat;
   for (const SearchedLayout& run : search_layouts(model, configs, cluster, kCoarsePlan).runs) {
-    EXPECT_NE(run.section().find("exchange = \"flat\""), std::string::npos) << run.section();
+    EXPECT_NE(run.section(configs).find("exchange = \"flat\""), std::string::npos)
+        << run.section(configs);
   }
 }
 
@@ -342,9 +345,11 @@ TEST(LayoutSearch, HaloIsTriedOfManyDevices) {
   const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
   ASSERT_FALSE(found.runs.empty());
   const SearchedLayout& best = found.runs.front();
-  EXPECT_EQ(best.configs.front().parallel.exchange, ExchangeSetting::kHalo) << best.section();
+  EXPECT_EQ(best.configs.front().parallel.exchange, ExchangeSetting::kHalo)
+      << best.section(configs);
   for (const SearchedLayout& run : found.runs) {
-    EXPECT_NE(run.configs.front().parallel.exchange, ExchangeSetting::kRounds) << run.section();
+    EXPECT_NE(run.configs.front().parallel.exchange, ExchangeSetting::kRounds)
+        << run.section(configs);
   }
 }
 

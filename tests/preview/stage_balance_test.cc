@@ -57,9 +57,9 @@ TEST(StageBalance, ASearchDividesLayersByWhatGpusDo) {
   EXPECT_EQ(best.configs.front().stage_layers(), layers) << best.text();
   EXPECT_EQ(std::accumulate(layers.begin(), layers.end(), int64_t{0}), 12);
   EXPECT_GT(std::min(layers[0], layers[1]), std::max(layers[2], layers[3]));
-  EXPECT_NE(best.section().find("\nstage_layers = [\"" + std::to_string(layers[0]) + "\", "),
+  EXPECT_NE(best.section(configs).find("\nstage_layers = [\"" + std::to_string(layers[0]) + "\", "),
             std::string::npos)
-      << best.section();
+      << best.section(configs);
   std::vector<RunConfig> even = best.configs;
   for (RunConfig& of_rank : even) of_rank.parallel.stage_layers = {"auto"};
   auto alike = forecast_ranks(model, even, cluster, kCoarsePlan);

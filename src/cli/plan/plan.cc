@@ -184,6 +184,7 @@ Status PlanCommand::search_machine(const ModelSizes& model) {
   if (!settings.ok() && !several) return settings.status();
   if (settings.ok()) report.settings = settings.take();
   if (several) {
+    report.own = {config_};
     RunConfig own = config_;
     own.total_devices = devices_of_nodes(own, one_node(machine));
     if (own.train.micro_batch_tokens == 0) {
@@ -268,6 +269,7 @@ Result<RoutedForecast> PlanCommand::plan_routing(const ModelSizes& model,
 // The best layout is what is planned.
 Status PlanCommand::add_layouts(const ModelSizes& model, SearchReport& report) {
   const ClusterSheet& where = *where_;
+  ASSIGN_OR_RETURN(report.own, settings_of_ranks(where));
   ASSIGN_OR_RETURN(const std::vector<RunConfig> configs, configs_of_ranks(model, where, true));
   report.layouts = search_layouts(model, configs, where, kSearchPlan);
   if (report.layouts.runs.empty()) {
@@ -297,6 +299,7 @@ Status PlanCommand::plan_copies(const ModelSizes& model, SearchReport& report) {
                        "plan a smaller cluster with them",
                        kMostDevices));
   }
+  ASSIGN_OR_RETURN(report.own, settings_of_ranks(*where_));
   ASSIGN_OR_RETURN(const std::vector<RunConfig> configs, configs_of_ranks(model, *where_, true));
   std::vector<DividedCluster> divided =
       divide_cluster(model, configs.front(), *where_, kSearchPlan);

@@ -226,7 +226,7 @@ std::string layouts_text(const SearchReport& r) {
   text += ways_text(r);
   if (runs.front().as_it_is) return text;
   text += "run file  of the first; [train] changes bits, [parallel] does not\n";
-  const std::string section = runs.front().section();
+  const std::string section = runs.front().section(r.own);
   for (size_t begin = 0; begin < section.size();) {
     const size_t end = section.find('\n', begin) + 1;
     text += "          " + section.substr(begin, end - begin);
@@ -235,7 +235,7 @@ std::string layouts_text(const SearchReport& r) {
   return text;
 }
 
-Json layout_json(const SearchedLayout& run) {
+Json layout_json(const SearchedLayout& run, const RunConfig& own) {
   const RanksForecast& f = run.forecast;
   Json json = {{"as_it_is", run.as_it_is},
                {"step_s", f.step.step_s()},
@@ -244,7 +244,7 @@ Json layout_json(const SearchedLayout& run) {
                {"bottleneck", resource_name(f.step.bottleneck())},
                {"few_layers", run.few_layers}};
   // The literals of TOML that options have are those of JSON too.
-  for (const auto& [key, value] : run.settings()) json["settings"][key] = Json::parse(value);
+  for (const auto& [key, value] : run.settings(own)) json["settings"][key] = Json::parse(value);
   return json;
 }
 
@@ -326,7 +326,7 @@ std::string SearchReport::json() const {
   for (const size_t i : shown_runs(*this)) json["runs"].push_back(run_json(settings.runs[i], i));
   for (size_t i = 0; i < layouts.runs.size(); ++i) {
     if (i < shown || layouts.runs[i].as_it_is)
-      json["layouts"].push_back(layout_json(layouts.runs[i]));
+      json["layouts"].push_back(layout_json(layouts.runs[i], own.front()));
   }
   if (layouts.too_large > 0) json["layouts_too_large"] = layouts.too_large;
   for (const LayoutWay& way : ways) {

@@ -33,6 +33,7 @@ struct SearchReport {
   std::string no_ranks = {};
   std::vector<SharingChoice> sharing = {};    // the same run's
   LayoutSearch layouts = {};                  // of the same run
+  std::vector<RunConfig> own = {};            // [rank] its settings, as the run file has them
   std::vector<LayoutWay> ways = {};           // layout_ways() of those
   bool best_layout = false;                   // the first layout is what is planned
   // What a cluster is planned as whose devices are more than a run has; layouts are of one copy.
