@@ -150,8 +150,8 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "sheet that has the run's devices, the faster of experts and zebra");
   t.add_or_auto(
       "attention_devices", c.parallel.attention_devices, kRunOnly,
-      "devices, of each stage, that share all work but the experts'; auto: all, or as many "
-      "as there are train.shards; in zebra as planned",
+      "devices, of each copy of a stage, that share all work but the experts'; auto: all, or as "
+      "many as there are train.shards; in zebra as planned",
       "devices");
   t.add("offloaded", c.parallel.offloaded, kRunOnly,
         "zebra: experts of a layer that the devices which attend keep; a number for each layer, "
