@@ -121,7 +121,7 @@ class LayoutSearcher {
 
  private:
   void add_choice(const Choice& choice);
-  void add_with_kept(const Choice& choice, Configs configs);
+  void add_with_kept(Configs configs);
   bool may_measure(const RunConfig& config) const;
   void add(Configs configs) {
     auto layout = forecast(std::move(configs));
@@ -171,6 +171,7 @@ std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
     if (status.code() != Exit::kUsage) ++found_.tried;
     return {};
   };
+  const bool as_it_is = same_layout(first, own_.front());
   auto planned = plan_layout(model_, std::move(configs), cluster_);
   if (!planned.ok()) return refused(planned.status());
   if (planned->few && !planned->told) {
@@ -180,17 +181,7 @@ std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
   auto layout = forecast_planned(model_, planned.take(), cluster_, limits_);
   if (!layout.ok()) return refused(layout.status());
   ++found_.tried;
-  const RunConfig &own = own_.front(), &config = layout->configs.front();
-  // auto is experts without a profile.
-  layout->as_it_is = own.zebra() == config.zebra() && own.stages() == config.stages() &&
-                     own.copies() == config.copies() && own.train.chunks == config.train.chunks &&
-                     own.train.shards == config.train.shards &&
-                     own.train.expert_shards == config.train.expert_shards &&
-                     own.train.micro_batch_tokens == config.train.micro_batch_tokens &&
-                     (own.stages() == 1 || own.parallel.order == config.parallel.order) &&
-                     own.parallel.stage_layers == config.parallel.stage_layers &&
-                     own.parallel.shares == config.parallel.shares &&
-                     own.parallel.exchange == config.parallel.exchange;
+  layout->as_it_is = as_it_is;
   return layout.take();
 }
 
@@ -354,12 +345,14 @@ void LayoutSearcher::improve_fastest(bool zebra) {
   improve_exchange();
 }
 
-// A run takes one GPU of its machine, unless it lists them.
+// A run takes one GPU of its machine, unless it lists others. It is planned on all.
 void LayoutSearcher::list_gpus(SearchedLayout& run) const {
   for (size_t r = 0; r < run.configs.size(); ++r) {
     const MachineSheet& node = cluster_.nodes[r];
-    if (!node.gpu() || node.device.count == 1) continue;
-    run.configs[r].train.devices = {strf("cuda*%lld", (long long)node.device.count)};
+    std::vector<std::string>& devices = run.configs[r].train.devices;
+    const auto listed = std::max<int64_t>(1, std::ssize(parse_devices(devices).value()));
+    if (!node.gpu() || node.device.count == listed) continue;
+    devices = {strf("cuda*%lld", (long long)node.device.count)};
   }
 }
 
@@ -377,15 +370,15 @@ void LayoutSearcher::add_choice(const Choice& choice) {
   for (RunConfig& config : configs) leave_open(config);
   const bool several = std::ranges::any_of(
       cluster_.nodes, [](const MachineSheet& node) { return node.device.count > 1; });
-  add_with_kept(choice, configs);
+  add_with_kept(configs);
   if (configs.front().zebra() && several && may_measure(configs.front())) {
-    add_with_kept(choice, measured(configs));
+    add_with_kept(measured(configs));
   }
 }
 
 // Between ranks the clock by which zebra's kept experts are chosen knows cards and lanes only
 // about, so that where it keeps some, the tasks of a run without are simulated, too.
-void LayoutSearcher::add_with_kept(const Choice& choice, Configs configs) {
+void LayoutSearcher::add_with_kept(Configs configs) {
   const bool open = configs.front().zebra() && configs.front().auto_offloaded();
   const Configs none =
       changed(configs, [](RunConfig& config) { config.parallel.offloaded = {"0"}; });

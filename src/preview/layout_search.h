@@ -31,7 +31,7 @@ namespace pagoda {
 
 struct SearchedLayout {
   std::vector<RunConfig> configs;  // [rank] with every number of the layout in it
-  bool as_it_is = false;           // the run has this layout already
+  bool as_it_is = false;           // the run has this layout, what it leaves open as planned
   RanksForecast forecast;
   bool few_layers = false;  // forecast from runs of a few layers
 
@@ -40,9 +40,14 @@ struct SearchedLayout {
   // What the run file of a run with the settings `own` gets in [train] and [parallel] to have this
   // layout, "parallel.layout", "\"zebra\"": what the layout says, and what it has not as the run.
   std::vector<std::pair<std::string, std::string>> settings(const RunConfig& own) const;
-  // The same as lines of its tables. own: [rank]. Values there of the same keys go.
+  // The same as lines of its tables, in place of those of the same keys; empty: the run file makes
+  // this run as it is. own: [rank].
   std::string section(std::span<const RunConfig> own) const;
 };
+
+// Whether what runs say of devices, sums and layout is the same; what one leaves open ("auto") is
+// not what the other says, but for the layout and its stages.
+bool same_layout(const RunConfig& a, const RunConfig& b);
 
 struct LayoutSearch {
   int64_t tried = 0;                 // layouts that make valid runs

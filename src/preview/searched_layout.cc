@@ -1,4 +1,5 @@
 // What a found layout is called, and what its run file has.
+#include <algorithm>
 #include <cstddef>
 
 #include "base/options.h"
@@ -49,6 +50,10 @@ std::vector<std::string> layout_values(RunConfig config) {
 
 }  // namespace
 
+bool same_layout(const RunConfig& a, const RunConfig& b) {
+  return layout_values(a) == layout_values(b);
+}
+
 std::vector<std::pair<std::string, std::string>> SearchedLayout::settings(
     const RunConfig& own) const {
   const std::vector<LayoutKey> keys = layout_keys(configs.front());
@@ -71,6 +76,7 @@ std::string SearchedLayout::text() const {
 }
 
 std::string SearchedLayout::section(std::span<const RunConfig> own) const {
+  if (std::equal(configs.begin(), configs.end(), own.begin(), same_layout)) return "";
   std::string text, section;
   for (const auto& [key, value] : settings(own.front())) {
     const size_t dot = key.find('.');

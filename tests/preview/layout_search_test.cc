@@ -45,6 +45,7 @@ TEST(LayoutSearch, WhatIsFoundIsARunOfItsOwn) {
     EXPECT_DOUBLE_EQ(again->step.step_s(), step_s) << run.section(configs);
     const RunConfig& config = run.configs.front();
     EXPECT_EQ(config.zebra() || config.stages() == 2 || config.copies() > 1, !run.as_it_is);
+    EXPECT_EQ(run.section(configs).empty(), run.as_it_is) << run.section(configs);
     EXPECT_EQ(config.auto_lags(), !config.zebra());
     EXPECT_EQ(config.auto_offloaded(), !config.zebra());
   }
@@ -81,6 +82,70 @@ TEST(LayoutSearch, InZebraTheFastGpusOfANodeAttend) {
   std::vector<RunConfig> by_speed = fastest->configs;
   for (RunConfig& config : by_speed) config.parallel.shares = ShareKind::kSpeed;
   EXPECT_EQ(attending(by_speed), (std::vector<int>{0, 2}));
+}
+
+// Zebra that leaves its numbers to the planner is as it is in one of what is found, whose lines
+// have the planner's numbers; without kept experts it is another.
+TEST(LayoutSearch, WhatZebraLeavesOpenIsInTheRunFile) {
+  const ModelSizes model = parse_model_sizes(kConfig, "test").take();
+  const ClusterSheet cluster = three_kinds();
+  std::vector<RunConfig> configs = rows_of(16, 16384, cluster);
+  for (RunConfig& config : configs) {
+    config.parallel.layout = LayoutKind::kZebra;
+    config.train.chunks = 2;
+  }
+  const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
+  EXPECT_EQ(found.tried, 9 + 2 + 4);  // as above
+  EXPECT_EQ(found.runs.size(), 9u + 2u + 4u);
+  EXPECT_EQ(std::ranges::count_if(found.runs, &SearchedLayout::as_it_is), 1);
+  int without_kept = 0;
+  for (const SearchedLayout& run : found.runs) {
+    const RunConfig& config = run.configs.front();
+    if (!config.zebra() || config.train.chunks != 2) continue;
+    const std::string section = run.section(configs);
+    const bool none = section.find("\noffloaded = [\"0\"]\n") != std::string::npos;
+    EXPECT_EQ(run.as_it_is, !none) << section;
+    EXPECT_NE(section.find("\noffloaded = "), std::string::npos);
+    EXPECT_NE(section.find("\nstages = 1\n"), std::string::npos) << section;
+    without_kept += none;
+  }
+  EXPECT_EQ(without_kept, 1);
+}
+
+// Two nodes of two devices, which are near in a node and far between nodes.
+ClusterSheet far_nodes() {
+  ClusterSheet cluster;
+  cluster.network.gb_s = 1;
+  cluster.network.latency_us = 50;
+  MachineSheet node = machine("gpu-l40s");
+  node.device.count = 2;
+  node.link.gb_s = 20;
+  node.link.latency_us = 10;
+  cluster.nodes.assign(2, node);
+  return cluster;
+}
+
+// A run takes one GPU of a machine, or those that it lists.
+TEST(LayoutSearch, DevicesThatARunDoesNotListAreInTheRunFile) {
+  const ModelSizes model = parse_model_sizes(kOneLayer, "test").take();
+  const ClusterSheet cluster = far_nodes();  // two GPUs each
+  const auto section_of = [&](const char* devices, const char* of_rank) {
+    std::vector<RunConfig> configs = rows_of(8, 256, cluster);
+    configs[0].train.devices = {devices};
+    configs[1].train.devices = {of_rank};
+    const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
+    const auto own = std::ranges::find_if(found.runs, &SearchedLayout::as_it_is);
+    return own == found.runs.end() ? "none is as it is" : own->section(configs);
+  };
+  const std::string both = "[train]\ndevices = [\"cuda*2\"]\n";
+  EXPECT_EQ(section_of("auto", "auto").find(both), 0u);
+  EXPECT_EQ(section_of("cuda*3", "cuda*3").find(both), 0u);
+  EXPECT_EQ(section_of("cuda*2", "cuda*2"), "");
+  const std::string unequal = section_of("cuda*2", "cuda");
+  EXPECT_EQ(unequal.find(both), 0u);
+  EXPECT_NE(unequal.find("\n[rank.1.train]\ndevices = [\"cuda*2\"]\n"), std::string::npos)
+      << unequal;
+  EXPECT_EQ(section_of("auto", "auto").find("[rank."), std::string::npos);
 }
 
 std::vector<RunConfig> eight_rows(const ClusterSheet& cluster, int64_t chunks) {
@@ -155,19 +220,6 @@ TEST(LayoutSearch, ChunksThatDoNotDivideAreLeftOut) {
 }
 
 constexpr double kExperts = 16, kExpertElements = 3.0 * 1024 * 512, kHidden = 1024, kChosen = 4;
-
-// Two nodes of two devices, which are near in a node and far between nodes.
-ClusterSheet far_nodes() {
-  ClusterSheet cluster;
-  cluster.network.gb_s = 1;
-  cluster.network.latency_us = 50;
-  MachineSheet node = machine("gpu-l40s");
-  node.device.count = 2;
-  node.link.gb_s = 20;
-  node.link.latency_us = 10;
-  cluster.nodes.assign(2, node);
-  return cluster;
-}
 
 // The fastest without zebra that has so many copies, or one that is empty.
 SearchedLayout fastest_of(const LayoutSearch& found, int copies) {
