@@ -414,7 +414,8 @@ std::string printed_sections(const std::string& text) {
 // The lines of a run file by table, "[train]", and key.
 using Tables = std::map<std::string, std::map<std::string, std::string>>;
 
-// A run file's text with the printed lines in its tables, in place of those of the same keys.
+// A run file's text with the printed lines where docs/clusters.md has them put: in its tables, in
+// place of those of the same keys.
 std::string with_lines(const std::string& text, const std::string& printed) {
   Tables tables;
   std::string table, line;
