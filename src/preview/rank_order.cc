@@ -30,24 +30,21 @@ std::vector<size_t> rank_order(const ClusterSheet& cluster) {
 ClusterSheet in_rank_order(const ClusterSheet& cluster) {
   ClusterSheet ordered = cluster;
   const std::vector<size_t> order = rank_order(cluster);
+  const bool named = !cluster.cluster.hosts.empty();
+  ordered.cluster.hosts.resize(order.size());
   for (size_t r = 0; r < order.size(); ++r) {
     ordered.nodes[r] = cluster.nodes[order[r]];
     if (r < cluster.cluster.nodes.size()) {
       ordered.cluster.nodes[r] = cluster.cluster.nodes[order[r]];
     }
-    if (!cluster.cluster.hosts.empty()) {
-      ordered.cluster.hosts[r] = cluster.cluster.hosts[order[r]];
-    }
+    ordered.cluster.hosts[r] = named ? cluster.cluster.hosts[order[r]] : strf("node%zu", order[r]);
   }
   return ordered;
 }
 
 std::vector<std::string> hostfile(const ClusterSheet& cluster) {
   std::vector<std::string> lines;
-  for (size_t r = 0; r < cluster.nodes.size(); ++r) {
-    const bool named = !cluster.cluster.hosts.empty();
-    lines.push_back((named ? cluster.cluster.hosts[r] : strf("node%zu", r)) + " slots=1");
-  }
+  for (const std::string& host : cluster.cluster.hosts) lines.push_back(host + " slots=1");
   return lines;
 }
 

@@ -14,11 +14,11 @@ namespace pagoda {
 // [rank] its node in the sheet; among equals the sheet's order stays. REQUIRES: cluster.check().
 std::vector<size_t> rank_order(const ClusterSheet& cluster);
 
-// The sheet with nodes, their files and hosts in that order.
+// The sheet with nodes, their files and hosts in that order. A host without a name is "node2", by
+// its place in the sheet, from 0.
 ClusterSheet in_rank_order(const ClusterSheet& cluster);
 
-// The lines of mpirun's --hostfile for a cluster in the order of ranks, one process a node; nodes
-// without a name are "node0", "node1".
+// The lines of mpirun's --hostfile for what in_rank_order() returns, one process a node.
 std::vector<std::string> hostfile(const ClusterSheet& cluster);
 
 }  // namespace pagoda
