@@ -384,7 +384,7 @@ void LayoutSearcher::add_with_kept(Configs configs) {
       changed(configs, [](RunConfig& config) { config.parallel.offloaded = {"0"}; });
   auto for_all = with_shards_for_all(configs);
   const size_t before = found_.runs.size();
-  if (!for_all || choice.layout == LayoutKind::kExperts) add(std::move(configs));
+  add(std::move(configs));
   if (for_all) add(std::move(*for_all));
   if (!open || cluster_.nodes.size() == 1 || found_.runs.size() == before) return;
   const auto& kept = found_.runs.back().configs.front().parallel.offloaded;

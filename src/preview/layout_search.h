@@ -1,14 +1,14 @@
 // Searches the layouts of a run that has a process on each node of a cluster: parallel.layout, with
 // 2 to 16 train.chunks for zebra, in which the planner chooses what else is open
 // (preview/zebra_choice.h), and for pipelines of 2, 4, 8 and 16 stages, and as many as the run has,
-// in the order that it names, and zebra in these stages; without zebra, where a stage has more
-// devices than there are shards, with as many shards as devices; zebra, where unequal nodes have
-// several GPUs, also with shares as a run would measure them. The fastest of each number of
-// stages, with zebra and without, is tried with parallel.copies: one on each node of a stage, and
-// 2, 4, 8 and 16, which may be of unequal size, as far as all devices have room for so many copies
-// of the weights. Of the fastest with zebra and the fastest without, if both are near each other,
-// the other orders are tried, on unequal nodes shares as a run would measure them and other
-// parallel.stage_layers, larger microbatches, and, where the run leaves it open, each
+// in the order that it names, and zebra in these stages; where the run leaves shards open and a
+// stage has more devices, without zebra also with as many shards as devices; zebra, where unequal
+// nodes have several GPUs, also with shares as a run would measure them. The fastest of each
+// number of stages, with zebra and without, is tried with parallel.copies: one on each node of a
+// stage, and 2, 4, 8 and 16, which may be of unequal size, as far as all devices have room for so
+// many copies of the weights. Of the fastest with zebra and the fastest without, if both are near
+// each other, the other orders are tried, on unequal nodes shares as a run would measure them and
+// other parallel.stage_layers, larger microbatches, and, where the run leaves it open, each
 // parallel.exchange (rounds of up to 16 devices). All are forecast with the tasks that
 // `train` runs (preview/run_forecast.h), so models with dense layers and nodes of any kinds are no
 // special case. Fewer layouts are tried where devices are many, of train.chunks the fewest and then

@@ -148,6 +148,32 @@ TEST(LayoutSearch, DevicesThatARunDoesNotListAreInTheRunFile) {
   EXPECT_EQ(section_of("auto", "auto").find("[rank."), std::string::npos);
 }
 
+// Three rows of a chunk are one shard, of which a stage's three devices share no attention; with a
+// shard for each they do, in other bits. A pipeline is tried with both, so that the run's own is
+// among those found.
+TEST(LayoutSearch, PipelinesAreTriedInTheRunsOwnSumsToo) {
+  const ModelSizes model = parse_model_sizes(kConfig, "test").take();
+  ClusterSheet cluster = far_nodes();
+  for (MachineSheet& node : cluster.nodes) node.device.count = 3;
+  std::vector<RunConfig> configs = rows_of(6, 256, cluster);
+  for (RunConfig& config : configs) {
+    config.parallel.layout = LayoutKind::kPipeline;
+    config.parallel.stages = 2;
+    config.train.chunks = 2;
+  }
+  const LayoutSearch found = search_layouts(model, configs, cluster, kCoarsePlan);
+  int own = 0, for_all = 0;
+  for (const SearchedLayout& run : found.runs) {
+    const RunConfig& config = run.configs.front();
+    if (config.zebra() || config.stages() != 2 || config.copies() > 1) continue;
+    if (config.train.chunks != 2) continue;
+    own += run.as_it_is && config.sums().shards == 1;
+    for_all += !run.as_it_is && config.sums().shards == 3;
+  }
+  EXPECT_EQ(own, 1);
+  EXPECT_GE(for_all, 1);
+}
+
 std::vector<RunConfig> eight_rows(const ClusterSheet& cluster, int64_t chunks) {
   RunConfig config;
   config.data.sequence_len = config.train.micro_batch_tokens = 4096;
@@ -279,7 +305,9 @@ TEST(LayoutSearch, UnequalNetworkCardsAreInTheRunFile) {
     }
     return forecast_layout(model, configs, cluster, kCoarsePlan).take();
   };
-  const auto section_of = [](const SearchedLayout& run) { return run.section(run.configs); };
+  const auto section_of = [&](const SearchedLayout& run) {
+    return run.section(rows_of(8, 256, cluster));
+  };
   EXPECT_EQ(section_of(layout(nullptr)).find("network_gb_s"), std::string::npos);
   EXPECT_NE(section_of(layout("3")).find("network_gb_s = [\"3\", \"3\"]"), std::string::npos);
   const double slow_s = layout(nullptr).forecast.step.step_s();
