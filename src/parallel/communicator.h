@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/status.h"
 
 namespace pagoda {
@@ -58,9 +59,11 @@ class Communicator {
   virtual Status exchange(std::span<const OutgoingPiece> out,
                           std::span<const IncomingPiece> in) = 0;
 
+  static constexpr int64_t kMostGathered = 16 * kMiB;  // texts of all together
   // Returns when all have called it.
   virtual Status barrier() = 0;
-  // Returns the texts of all by rank, the same everywhere. REQUIRES: 16 MiB of all together.
+  // Returns the texts of all by rank, the same everywhere. REQUIRES: each has at most its share of
+  // kMostGathered.
   virtual Result<std::vector<std::string>> gather(const std::string& text) = 0;
 
  protected:

@@ -10,7 +10,6 @@ namespace pagoda {
 namespace {
 
 constexpr int kPieces = 0, kTogether = 1;  // channels
-constexpr int64_t kMostText = 16 * kMiB;         // of all ranks
 constexpr int64_t kOpeningText = 2032;
 
 // What does not fit into an opening.
@@ -140,7 +139,7 @@ Result<std::vector<MpiCommunicator::Opening>> MpiCommunicator::exchange_openings
   RETURN_IF_ERROR(exchange_together(mine.call, out, in));
   for (const IncomingPiece& piece : in) {
     const Opening& its = theirs[static_cast<size_t>(piece.from)];
-    if (its.call == mine.call && its.bytes >= 0 && its.bytes <= kMostText / size()) continue;
+    if (its.call == mine.call && its.bytes >= 0 && its.bytes <= kMostGathered / size()) continue;
     abandon(Status(Exit::kInternal, thread_->rank_text(piece.from) + " does not take part in a " +
                                         name_of(mine.call) + "; please report this"));
   }
@@ -150,7 +149,7 @@ Result<std::vector<MpiCommunicator::Opening>> MpiCommunicator::exchange_openings
 
 Result<std::vector<std::string>> MpiCommunicator::call_together(Together call,
                                                                 const std::string& text) {
-  CHECK(std::ssize(text) <= kMostText / size());
+  CHECK(std::ssize(text) <= kMostGathered / size());
   Opening mine{std::ssize(text), call, {}};
   std::copy_n(text.data(), mine.in_opening(), mine.text.data());
   ASSIGN_OR_RETURN(const std::vector<Opening> theirs, exchange_openings(mine));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/number_text.h"
@@ -14,11 +15,21 @@ namespace {
 // Bytes that pass() and exchange() send at a time: whoever waits sees that something comes.
 constexpr size_t kMostPassed = size_t{8} << 20;
 
+constexpr size_t kMostDigits = 24;                          // of a number, and a space
+constexpr size_t kMostWhole = RankGroup::kMostText + kMiB;  // a text, and a status before it
+
 // What a rank brings: an exit code, the rank that met the error, the message's length, the message
 // and a text.
 std::string to_text(const Status& status, int met_by, const std::string& text) {
   return strf("%d %d %zu ", static_cast<int>(status.code()), met_by, status.message().size()) +
          status.message() + text;
+}
+
+Status not_understood(size_t rank) {
+  return Status(Exit::kIoError, strf("rank %zu sent what no rank of this run sends; the last "
+                                     "checkpoint is intact: see that all ranks run the same "
+                                     "program, and resume",
+                                     rank));
 }
 
 struct Brought {
@@ -76,10 +87,40 @@ Status RankGroup::agree(const Status& mine) {
   return agree(mine, "").status();
 }
 
+// Each call of the communicator brings a piece, behind the number of bytes that are left of its
+// text, until none is left of any. Memory is taken for what has come.
+Result<std::vector<std::string>> RankGroup::gather(std::string_view text) {
+  const size_t most = static_cast<size_t>(Communicator::kMostGathered / size()) - kMostDigits;
+  std::vector<std::string> whole(static_cast<size_t>(size()));
+  for (bool more = true; more;) {
+    const std::string piece(text.substr(0, most));
+    text.remove_prefix(piece.size());
+    ASSIGN_OR_RETURN(const std::vector<std::string> pieces,
+                     all_->gather(strf("%zu ", text.size()) + piece));
+    more = false;
+    for (size_t r = 0; r < pieces.size(); ++r) {
+      size_t left = 0;
+      NumberReader in(pieces[r]);
+      const bool good = in.read(left, size_t{0}, kMostWhole) && (left == 0 || !in.rest().empty());
+      if (!good || whole[r].size() + in.rest().size() > kMostWhole - left) return not_understood(r);
+      whole[r] += in.rest();
+      more = more || left > 0;
+    }
+  }
+  return whole;
+}
+
 Result<std::vector<std::string>> RankGroup::agree(const Status& mine, const std::string& text) {
   if (alone()) {
     RETURN_IF_ERROR(mine);
     return std::vector<std::string>{text};
+  }
+  if (text.size() > kMostText) {
+    return agree(
+        Status(Exit::kInternal, strf("it tells the others %zu bytes, and %zu is the most; the last "
+                                     "checkpoint is intact: please report this",
+                                     text.size(), kMostText)),
+        "");
   }
   const int told_by = link_ != nullptr ? link_->given_up_by() : -1;
   const int met_by = told_by >= 0 && mine.code() == link_->status().code() &&
@@ -90,18 +131,12 @@ Result<std::vector<std::string>> RankGroup::agree(const Status& mine, const std:
   const Status told_of = of_a_file && met_by == rank()
                              ? Status(mine.code(), host_name() + ": " + mine.message())
                              : mine;
-  ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                   all_->gather(to_text(told_of, met_by, text)));
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, gather(to_text(told_of, met_by, text)));
   std::vector<std::string> texts;
   std::optional<Status> met, told;
   for (size_t r = 0; r < all.size(); ++r) {
     std::optional<Brought> brought = parse(all[r], size());
-    if (!brought) {
-      return Status(Exit::kIoError, strf("rank %zu sent what no rank of this run sends; the last "
-                                         "checkpoint is intact: see that all ranks run the same "
-                                         "program, and resume",
-                                         r));
-    }
+    if (!brought) return not_understood(r);
     texts.push_back(std::move(brought->text));
     if (brought->code == 0) continue;
     const bool own = brought->met_by == static_cast<int>(r);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -77,7 +78,9 @@ class RankGroup {
   // itself, of the lowest rank that did, with that rank in front,
   // and with its host where that is of a file.
   Status agree(const Status& mine);
-  // The same, and the texts of all by rank.
+  // The same, and the texts of all by rank. One may be of up to kMostText bytes, longer ones are
+  // kInternal; a call of the communicator takes what it may of them, and the next ones the rest.
+  static constexpr size_t kMostText = size_t{256} << 20;
   Result<std::vector<std::string>> agree(const Status& mine, const std::string& text);
   // The least value of all, and the most.
   Result<int64_t> least(int64_t mine);
@@ -98,6 +101,7 @@ class RankGroup {
   int own_works_ = 0;
 
   void count_work(int more);
+  Result<std::vector<std::string>> gather(std::string_view text);
   Result<std::vector<int64_t>> numbers(int64_t mine);
 };
 

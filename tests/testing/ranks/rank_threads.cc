@@ -286,6 +286,7 @@ class ThreadCommunicator final : public Communicator {
   }
   Status barrier() override { return gather("").status(); }
   Result<std::vector<std::string>> gather(const std::string& text) override {
+    CHECK(std::ssize(text) <= kMostGathered / size());
     for (int r = 0; r < size(); ++r) {
       if (r != rank_) hub_.post(rank_, r, text);
     }
