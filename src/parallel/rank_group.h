@@ -49,8 +49,9 @@ class RankGroup {
   // if that is longer and there is an OwnWork. 0, as in the beginning: as long as it takes.
   void set_deadlines(double deadline_s, double work_s);
   // Ranks make one, all of them, around what one may do for long while the others wait in a call
-  // for it: it makes tokens, loads, writes a checkpoint. One that is dead or cut off is lost all
-  // the same (parallel/heartbeat.h). The group outlives it; one within another changes nothing.
+  // for it: it makes tokens, loads, writes a checkpoint, moves pages to one of them. One that is
+  // dead or cut off is lost all the same (parallel/heartbeat.h). The group outlives it; one within
+  // another changes nothing.
   class OwnWork {
    public:
     explicit OwnWork(RankGroup& ranks) : ranks_(&ranks) { ranks.count_work(1); }

@@ -152,6 +152,8 @@ int64_t largest_page(std::span<const HomeSwap> swaps, const PageTable& pages) {
 
 Result<double> exchange_homes(std::span<const HomeSwap> swaps, Session& session,
                               StepRunner& runner) {
+  // Two ranks exchange while others wait for them.
+  const RankGroup::OwnWork moves(session.ranks());
   std::vector<int64_t> records;
   for (const HomeSwap& swap : swaps) {
     CHECK(may_exchange(session.shape(), swap));

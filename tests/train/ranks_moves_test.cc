@@ -407,6 +407,38 @@ TEST(RanksMoves, EachTransferFailsOnce) {
   EXPECT_GT(failed, kUnderSanitizer ? 2 : 20);
 }
 
+// Two of three ranks exchange an expert for longer than the deadline, while the third waits for
+// them. Weights and state go with a number each, so that every one of them sends four pieces.
+TEST(RanksMoves, MayTakeLongerThanTheDeadline) {
+  const Watchdog watchdog("moving homes", std::chrono::seconds(300));
+  constexpr double kPieceS = 0.2, kDeadlineS = 0.4;
+  RankedTrainers run(ClipKind::kGlobal, 2);
+  RunLeg leg{3, 1};
+  leg.until = 2;
+  leg.piece_s = kPieceS;
+  leg.configure = [](RunConfig& config, int) { count_rows(config); };
+  std::atomic<int> moved = 0;
+  leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+    const RunShape& shape = trainer.session().shape();
+    const int64_t first = shape.expert(0, 0);
+    int64_t other = first;
+    while (shape.home_rank(other) == shape.home_rank(first)) ++other;
+    const HomeSwap swap{first, other};
+    const int64_t pieces = 2 * 4;
+    EXPECT_GT(kPieceS * static_cast<double>(pieces) / 2, kDeadlineS);
+    group.set_deadlines(kDeadlineS, 100);
+    RETURN_IF_ERROR(trainer.exchange_homes({&swap, 1}));
+    group.set_deadlines(0, 0);
+    ++moved;
+    return Status();
+  };
+  const LegOutcome outcome = run.run(leg);
+  expect_ok(outcome);
+  EXPECT_EQ(moved, 2 * 3);
+  EXPECT_EQ(outcome.pieces, 2 * 8) << "of other calls";
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
 // Each rank has a machine of its own, one of whose calls fails while experts move.
 TEST(RanksMoves, EachCallFailsOnce) {
   const Watchdog watchdog("moving homes", std::chrono::seconds(900));

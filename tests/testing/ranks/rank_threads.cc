@@ -116,13 +116,21 @@ class RankThreads::Hub {
       }
       if (!broken_.ok()) return broken_;
     }
+    std::this_thread::sleep_for(std::chrono::duration<double>(wires_.piece_s));
     post(from, to, std::move(bytes));
     return Status();
   }
-  Result<std::string> take(int from, int to) {
+  // What does not come in `deadline_s`, if that is not 0, breaks all communicators.
+  Result<std::string> take(int from, int to, double deadline_s) {
     std::unique_lock lock(mutex_);
     std::deque<std::string>& box = mail_[{from, to}];
-    changed_.wait(lock, [&] { return !box.empty() || !broken_.ok(); });
+    const auto ended = [&] { return !box.empty() || !broken_.ok(); };
+    if (deadline_s == 0) {
+      changed_.wait(lock, ended);
+    } else if (!changed_.wait_for(lock, std::chrono::duration<double>(deadline_s), ended)) {
+      broken_ = Status(Exit::kStopped, strf("rank %d is silent", from));
+      changed_.notify_all();
+    }
     RETURN_IF_ERROR(broken_);
     std::string bytes = std::move(box.front());
     box.pop_front();
@@ -268,13 +276,14 @@ class ThreadCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return hub_.ranks(); }
   bool broken() const override { return hub_.broken(); }
+  void set_deadline(double seconds) override { deadline_s_ = seconds; }
   Status send(const OutgoingPiece& piece) override {
     return hub_.post_piece(
         rank_, piece.to,
         {reinterpret_cast<const char*>(piece.data), static_cast<size_t>(piece.bytes)});
   }
   Status receive(const IncomingPiece& piece) override {
-    ASSIGN_OR_RETURN(const std::string bytes, hub_.take(piece.from, rank_));
+    ASSIGN_OR_RETURN(const std::string bytes, hub_.take(piece.from, rank_, deadline_s_));
     CHECK(std::ssize(bytes) == piece.bytes);
     std::memcpy(piece.data, bytes.data(), bytes.size());
     return Status();
@@ -292,7 +301,8 @@ class ThreadCommunicator final : public Communicator {
     }
     std::vector<std::string> texts;
     for (int r = 0; r < size(); ++r) {
-      Result<std::string> of_rank = r == rank_ ? Result<std::string>(text) : hub_.take(r, rank_);
+      Result<std::string> of_rank =
+          r == rank_ ? Result<std::string>(text) : hub_.take(r, rank_, deadline_s_);
       RETURN_IF_ERROR(of_rank.status());
       texts.push_back(of_rank.take());
     }
@@ -302,6 +312,7 @@ class ThreadCommunicator final : public Communicator {
  private:
   Hub& hub_;
   int rank_;
+  double deadline_s_ = 0;
 };
 
 }  // namespace

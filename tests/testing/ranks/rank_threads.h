@@ -27,6 +27,7 @@ struct RankWires {
   std::optional<RankTransfer> fails = {};  // does not arrive
   // This one of the pieces that communicators send does not, and breaks those of all ranks.
   int64_t fails_piece = -1;
+  double piece_s = 0;  // what the sender takes for each of them
 };
 
 class RankThreads {

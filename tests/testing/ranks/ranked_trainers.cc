@@ -80,7 +80,8 @@ LegOutcome RankedTrainers::run(const RunLeg& leg) {
   const ModelConfig model =
       with_hidden_parts(folder.config(), run_.config().hidden_shares()).take();
   outcome.content.resize(TensorTable::make(model).records.size());
-  RankThreads threads(leg.ranks, endpoint_rank, {.seed = leg.seed, .fails_piece = leg.fails_piece});
+  RankThreads threads(leg.ranks, endpoint_rank,
+                      {.seed = leg.seed, .fails_piece = leg.fails_piece, .piece_s = leg.piece_s});
   threads.run([&](RankGroup& group) {
     outcome.statuses[static_cast<size_t>(group.rank())] = program(leg, group, outcome);
   });

@@ -23,6 +23,7 @@ struct RunLeg {
   int64_t until = 0;                   // step
   uint64_t seed = 1;                   // of transfers' delays
   int64_t fails_piece = -1;            // RankWires'
+  double piece_s = 0;                  // RankWires'
   bool save = true;                    // at the end
   std::vector<std::string> disk = {};  // memory.disk; none: the run's store
   // What a rank's storage does, for faults; nullptr: real files.
