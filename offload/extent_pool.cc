@@ -23,6 +23,12 @@ bool ExtentPool::reserve(int64_t page_bytes, int extents, int later) {
   return true;
 }
 
+bool ExtentPool::reserve_all(const std::vector<PageSpec>& pages, int slots) {
+  return std::all_of(pages.begin(), pages.end(), [&](const PageSpec& page) {
+    return reserve(page.bytes, page.extents(slots));
+  });
+}
+
 void ExtentPool::cancel(int64_t page_bytes, int extents, int later, bool not_yet) {
   Size& size = sizes_[page_bytes];
   size.unreserved += extents;

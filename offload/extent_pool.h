@@ -20,6 +20,8 @@ class ExtentPool {
   // Sets `extents` for pages of `page_bytes` apart, and from the next commit() on `later` more.
   // False if nobody has so many left by then: then nothing changes.
   bool reserve(int64_t page_bytes, int extents, int later = 0);
+  // Sets apart what all of these pages need that are here; false if that is not left.
+  bool reserve_all(const std::vector<PageSpec>& pages, int slots);
   // Takes back what reserve() gave. `later` of them are still reserved until the next commit(), or
   // `not_yet`, and would have been from then on.
   void cancel(int64_t page_bytes, int extents, int later, bool not_yet);

@@ -96,9 +96,6 @@ struct PageFile::Impl {
   Status take_over(const std::vector<PageVersion>& versions);
   bool make_pool(const std::vector<bool>& taken);
 
-  bool reserve(PageId page) {
-    return pool.reserve(pages[page].bytes, pages[page].extents(options.slots));
-  }
   void begin_version(PageId page, uint64_t generation);
   void forget(PageId page);
   Extent newest_extent(PageId page) const;
@@ -176,10 +173,7 @@ Status PageFile::Impl::take_over(const std::vector<PageVersion>& versions) {
 bool PageFile::Impl::make_pool(const std::vector<bool>& taken) {
   pool = ExtentPool(layout, taken);
   transferred.resize(layout.extents.size());
-  for (PageId page = 0; page < pages.size(); ++page) {
-    if (!reserve(page)) return false;
-  }
-  return true;
+  return pool.reserve_all(pages, options.slots);
 }
 
 // ---- extents ----
@@ -321,6 +315,12 @@ void PageFile::Impl::require_quiet() const {
 
 PageFile::PageFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PageFile::~PageFile() = default;
+
+bool PageFile::has_room(const std::vector<PageSpec>& pages) const {
+  ExtentPool pool(impl_->layout, std::vector<bool>(impl_->layout.extents.size()));
+  return pool.reserve_all(pages, impl_->options.slots);
+}
+
 std::vector<std::string> PageFile::paths(const Options& options) {
   std::vector<std::string> paths;
   for (size_t i = 0; i < options.directories.size(); ++i) paths.push_back(options.path(i));

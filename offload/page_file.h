@@ -102,6 +102,8 @@ class PageFile {
                                                 std::vector<PageSpec> pages,
                                                 const std::string& store_id,
                                                 const std::vector<PageVersion>& committed);
+  // Whether these have extents in it in place of its own pages, as open() asks.
+  bool has_room(const std::vector<PageSpec>& pages) const;
   // The files of these options, whether they exist or not.
   static std::vector<std::string> paths(const Options& options);
   // Removes the files; ok if there are none. No PageFile of them may be open.

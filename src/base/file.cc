@@ -163,4 +163,10 @@ int64_t free_disk_bytes(const std::string& path) {
   return static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
 }
 
+std::string disk_of(const std::string& path) {
+  struct stat of;
+  if (stat(path.c_str(), &of) != 0) return "?";
+  return strf("%llu", (unsigned long long)of.st_dev);
+}
+
 }  // namespace pagoda

@@ -67,5 +67,7 @@ std::string nearest_directory(const std::string& path);
 
 // Bytes that this user may still write to the disk of `path`, which exists; -1: unknown.
 int64_t free_disk_bytes(const std::string& path);
+// The same text for paths on one disk of this host, another for those on others; "?": unknown.
+std::string disk_of(const std::string& path);
 
 }  // namespace pagoda

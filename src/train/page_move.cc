@@ -30,7 +30,10 @@ std::vector<int> ranks_of_records(const RunCheckpoint& checkpoint, size_t record
 
 std::vector<int> homes_of(const RunCheckpoint& checkpoint, const RunShape& shape, int ranks) {
   const std::vector<int> rank_of = ranks_of_records(checkpoint, shape.records.size(), ranks);
-  if (rank_of.empty()) return {};
+  return rank_of.empty() ? std::vector<int>() : homes_of(rank_of, shape);
+}
+
+std::vector<int> homes_of(const std::vector<int>& rank_of, const RunShape& shape) {
   std::vector<int> homes;
   std::map<std::pair<int64_t, int>, std::deque<int>> left;  // [layer, rank] devices of those gone
   for (size_t r = 0; r < shape.records.size(); ++r) {

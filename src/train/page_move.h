@@ -24,6 +24,9 @@ namespace pagoda {
 // devices.
 std::vector<int> homes_of(const RunCheckpoint& checkpoint, const RunShape& shape, int ranks);
 
+// The same where rank_of has [record] the rank whose store has its pages, -1 where none has.
+std::vector<int> homes_of(const std::vector<int>& rank_of, const RunShape& shape);
+
 // Returns [store] the rank that reads it: the one that had it if it can, else the lowest that can.
 // All ranks call it together. kNoCheckpoint if there is a store that none of them finds, or the
 // error of the first that finds one and cannot open it.

@@ -36,6 +36,12 @@ SessionOptions with_groups(SessionOptions options, const MemoryPlan& memory) {
   return options;
 }
 
+std::vector<PageSpec> page_specs(const ModelConfig& config, const SessionOptions& options,
+                                 const MemoryPlan& memory) {
+  const RunShape shape = make_run_shape(model_shape(config), with_groups(options, memory));
+  return page_specs(seated(shape, memory), PageTable(shape));
+}
+
 namespace {
 
 Status check_kernels(const ModelConfig& config, const SessionOptions& options) {

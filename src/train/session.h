@@ -47,6 +47,10 @@ SessionOptions with_groups(SessionOptions options, const MemoryPlan& memory);
 // count as durable in all of them.
 std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages);
 
+// The pages of the session that these give.
+std::vector<PageSpec> page_specs(const ModelConfig& config, const SessionOptions& options,
+                                 const MemoryPlan& memory);
+
 class Session {
  public:
   // The memory plan for the budgets; allocates nothing. With several ranks all of them call it

@@ -9,6 +9,7 @@
 #include "checkpoint/start_mark.h"
 #include "config/computed_with.h"
 #include "optim/schedule.h"
+#include "parallel/disk_room.h"
 #include "tokenizer/text_stream.h"
 #include "train/batch.h"
 #include "train/page_move.h"
@@ -122,6 +123,48 @@ Result<SessionOptions> Trainer::options_of_deal() const {
   return options;
 }
 
+// Returns the bytes of the store that this rank makes if it goes on with these options, for which
+// `memory` is the plan; 0: all ranks go on in the stores that they have. As continue_from() does.
+Result<int64_t> Trainer::new_store_bytes(SessionOptions options, const MemoryPlan& memory) {
+  options.page_slots = static_cast<int>(checkpoint_.page_slots);
+  const RunShape& now = session_->shape();
+  const RunShape shape = make_run_shape(model_shape(model_), options);
+  std::vector<int> rank_of;
+  for (int64_t r = 0; r < std::ssize(now.records); ++r) rank_of.push_back(now.home_rank(r));
+  const std::vector<int> homes = homes_of(rank_of, shape);
+  if (!homes.empty()) options.homes = homes;
+  const std::vector<PageSpec> pages = page_specs(model_, options, memory);
+  const bool fits = (ranks_.alone() && !shape.stages.several()) || session_->file().has_room(pages);
+  ASSIGN_OR_RETURN(const int64_t moves, ranks_.most(homes.empty() || !fits));
+  if (moves == 0) return int64_t{0};
+  return PageFile::disk_bytes(pages, options.page_slots,
+                              static_cast<int>(config_.disk_directories().size()));
+}
+
+// Whether a deal that pays if stores stay has room, and pays also if there must be new ones. Until
+// a save has told how fast stores are written, a run that makes any waits for it.
+Result<bool> Trainer::has_room_and_pays(const std::vector<int>& shards, int64_t steps_left) {
+  ASSIGN_OR_RETURN(const SessionOptions options, options_of_deal());
+  const auto memory = Session::plan(model_, options);
+  int64_t bytes = 0;
+  bool has_room = memory.ok();
+  if (has_room) {
+    ASSIGN_OR_RETURN(bytes, new_store_bytes(options, memory.value()));
+    if (bytes == 0) return true;
+    ASSIGN_OR_RETURN(has_room, have_disk_room(ranks_, config_.disk_directories(), bytes,
+                                              config_.train.output_dir));
+  }
+  if (!has_room) {
+    deal_without_room_ = shards;
+    return false;
+  }
+  const bool waits = makes_checkpoints() && !shares_.knows_write_rate();
+  ASSIGN_OR_RETURN(const int64_t waiting, ranks_.most(waits));
+  ASSIGN_OR_RETURN(const int64_t cost_us, ranks_.most(std::llround(1e6 * shares_.cost_s(bytes))));
+  return waiting == 0 &&
+         shares_.pays(session_->shape(), shards, steps_left, 1e-6 * static_cast<double>(cost_us));
+}
+
 // A deal that did not pay before, or was not made, may pay now, with the speeds that were known
 // then.
 Result<bool> Trainer::measure_shares() {
@@ -137,10 +180,7 @@ Result<bool> Trainer::measure_shares() {
   const std::vector<int>& shards = dealt.size.shard_device;
   const int64_t left = config_.train.steps - checkpoint_.step;
   if (shards == deal_without_room_ || !shares_.pays(session_->shape(), shards, left)) return false;
-  ASSIGN_OR_RETURN(const SessionOptions options, options_of_deal());
-  if (Session::plan(model_, options).ok()) return true;
-  deal_without_room_ = shards;
-  return false;
+  return has_room_and_pays(shards, left);
 }
 
 // Without checkpoints nothing refers to the stores that the session leaves, if it leaves them.
@@ -162,8 +202,9 @@ Status Trainer::deal_again() {
   session_.reset();  // its memory goes before there is new
   RETURN_IF_ERROR(continue_from(std::move(from), std::move(options)));
   saved_step_ = saved_step;
+  const bool moved = moved_;
   if (!makes_checkpoints()) RETURN_IF_ERROR(leave_old_stores());
-  shares_.dealt(seconds_since(began_us));
+  shares_.dealt(seconds_since(began_us), moved);
   return Status();
 }
 
@@ -248,8 +289,11 @@ Status Trainer::save() {
 // Makes the step boundary durable. Returns what each rank's store has of it, as text.
 Result<std::vector<std::string>> Trainer::write_stores() {
   RETURN_IF_ERROR(drain());
+  const int64_t began_us = monotonic_us();
+  const int64_t before = session_->file().counters().write_bytes;
   Status prepared = session_->pager().flush();
   if (prepared.ok()) prepared = session_->file().sync();
+  shares_.wrote(session_->file().counters().write_bytes - before, seconds_since(began_us));
   CheckpointStore own = store_;
   own.store_id = session_->file().store_id();
   own.kernel_set = kernel_set_with(config_.gpus());

@@ -124,6 +124,8 @@ class Trainer {
   void remove_store();  // the new one, after a start that failed
   void deal(RunSetup& setup) const;
   Result<SessionOptions> options_of_deal() const;
+  Result<int64_t> new_store_bytes(SessionOptions options, const MemoryPlan& memory);
+  Result<bool> has_room_and_pays(const std::vector<int>& shards, int64_t steps_left);
   Status continue_from(RunCheckpoint checkpoint, SessionOptions options);
   Status open_store(const RunCheckpoint& checkpoint, SessionOptions options);
   void look_on_own_disks(RunCheckpoint& checkpoint) const;
@@ -163,7 +165,7 @@ class Trainer {
   std::unique_ptr<StepRunner> runner_;
   HomeBalance homes_;
   ShareBalance shares_;
-  std::vector<int> deal_without_room_;  // a deal of shards that no session has room for
+  std::vector<int> deal_without_room_;  // a deal of shards that memory or disks have no room for
 };
 
 }  // namespace pagoda

@@ -137,6 +137,19 @@ void ShareBalance::end_step(const RunShape& shape, double step_s, const TaskTime
   }
 }
 
+// Noise only makes a flush slower.
+void ShareBalance::wrote(int64_t bytes, double seconds) {
+  if (bytes > 0 && seconds > 0) {
+    bytes_per_s_ = std::max(bytes_per_s_, static_cast<double>(bytes) / seconds);
+  }
+}
+
+double ShareBalance::cost_s(int64_t new_store_bytes) const {
+  double deal_s = deal_s_[new_store_bytes > 0];
+  if (deal_s == 0 && bytes_per_s_ > 0) deal_s = static_cast<double>(new_store_bytes) / bytes_per_s_;
+  return std::max(save_s_ + deal_s, step_s_);
+}
+
 // Each rank tells of its step, of what a deal takes, and of its devices.
 Status ShareBalance::take(const std::vector<std::string>& all, Times& times) {
   slowest_s_ = cost_s_ = 0;
@@ -157,7 +170,7 @@ Status ShareBalance::take(const std::vector<std::string>& all, Times& times) {
 }
 
 Result<bool> ShareBalance::measure(RankGroup& ranks, const std::vector<DeviceSetup>& now) {
-  std::string own = told(step_s_) + told(std::max(save_s_ + deal_s_, step_s_));
+  std::string own = told(step_s_) + told(cost_s(0));
   const auto own_devices = std::count_if(now.begin(), now.end(), [&](const DeviceSetup& device) {
     return device.rank == ranks.rank();
   });
@@ -196,11 +209,11 @@ Result<bool> ShareBalance::measure(RankGroup& ranks, const std::vector<DeviceSet
 }
 
 bool ShareBalance::pays(const RunShape& shape, const std::vector<int>& shard_device,
-                        int64_t steps_left) const {
+                        int64_t steps_left, double cost_s) const {
   if (devices_.empty()) return false;
   const double gain_s = busiest_device_s(shape, shape.shard_device, devices_) -
                         busiest_device_s(shape, shard_device, devices_);
-  return deal_pays(gain_s, slowest_s_, cost_s_, steps_left);
+  return deal_pays(gain_s, slowest_s_, std::max(cost_s_, cost_s), steps_left);
 }
 
 }  // namespace pagoda

@@ -78,7 +78,15 @@ class ShareBalance {
   void end_step(const RunShape& shape, double step_s, const TaskTimes* times);
   // What the newest checkpoint took, and what it took to go on from one with another deal.
   void saved(double seconds) { save_s_ = seconds; }
-  void dealt(double seconds) { deal_s_ = seconds; }
+  // `moved`: to new stores.
+  void dealt(double seconds, bool moved) { deal_s_[moved] = seconds; }
+  // What a flush of the page file took.
+  void wrote(int64_t bytes, double seconds);
+  bool knows_write_rate() const { return bytes_per_s_ > 0; }
+  // What another deal takes on this rank, with the save before it and a new store of so many bytes;
+  // 0: with the one that there is. As the last such deal; until there was one, as long as the bytes
+  // take at the write rate, if that is known, and a step at least.
+  double cost_s(int64_t new_store_bytes) const;
 
   // True behind each kMeasureSteps-th step.
   bool due() const { return on_ && steps_ > 0 && steps_ % kMeasureSteps == 0; }
@@ -88,8 +96,10 @@ class ShareBalance {
   // REQUIRES: due().
   Result<bool> measure(RankGroup& ranks, const std::vector<DeviceSetup>& now);
   const std::vector<DeviceSetup>& devices() const { return devices_; }  // of all ranks
-  // Whether deal_pays(), by the newest measure(); it does not if that found no speeds.
-  bool pays(const RunShape& shape, const std::vector<int>& shard_device, int64_t steps_left) const;
+  // Whether deal_pays(), by the newest measure(); it does not if that found no speeds. The deal
+  // takes what the slowest rank's cost_s(0) was then, or `cost_s` if that is more.
+  bool pays(const RunShape& shape, const std::vector<int>& shard_device, int64_t steps_left,
+            double cost_s = 0) const;
 
  private:
   // [device] the time of a token or of a row; 0: it had none.
@@ -101,7 +111,8 @@ class ShareBalance {
   bool on_;
   int64_t steps_ = 0;
   double step_s_ = 0;               // the newest
-  double save_s_ = 0, deal_s_ = 0;  // 0: there was none
+  double save_s_ = 0, deal_s_[2] = {0, 0};  // in the stores there were, in new ones; 0: none
+  double bytes_per_s_ = 0;                  // the fastest flush; 0: there was none
   // What a step took on the slowest rank, and what another deal would.
   double slowest_s_ = 0, cost_s_ = 0;
   UnitTimes token_times_, row_times_;  // since the last measure()

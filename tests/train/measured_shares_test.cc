@@ -3,11 +3,15 @@
 // of one device. And what of the measured times counts, for moves of homes too.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdio>
+#include <filesystem>
 
 #include "plan/machine/device_speeds.h"
 #include "tests/testing/plan/two_ranks.h"
 #include "tests/testing/ranks/ranked_trainers.h"
+#include "tests/testing/small_file_system.h"
+#include "tests/testing/temp_dir.h"
 #include "tests/testing/watchdog.h"
 #include "train/run_setup.h"
 #include "train/work_balance.h"
@@ -160,6 +164,89 @@ TEST(MeasuredShares, ADealLeavesHomes) {
     EXPECT_EQ(deals, 1);
     EXPECT_EQ(run.sha256(), run.expected());
   }
+}
+
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    files.push_back(entry.path().filename().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// A rank that does not attend any more has no dense layers at home, so that a deal makes new stores
+// beside the old ones. On a full disk it waits, and the run goes on as it is.
+TEST(MeasuredShares, ADealWaitsForRoomOnDisks) {
+  const Watchdog watchdog("measured shares", std::chrono::seconds(300));
+  RankedTrainers run(ClipKind::kGlobal, kMeasureSteps + 1, [](RunConfig& config) {
+    config.train.tokens_per_step = 256;
+    config.optim.schedule = ScheduleKind::kConstant;
+  });
+  for (const bool full : {false, true}) {
+    SCOPED_TRACE(full);
+    run.begin();
+    const TempDir dir;
+    const SmallFileSystem disk(dir.path(), 64 * kMiB);
+    if (!disk.ok()) GTEST_SKIP() << "mounting a small file system needs root";
+    RunLeg leg{2, 1};
+    leg.disk = {dir.path()};
+    leg.until = kMeasureSteps + 1;
+    leg.configure = [](RunConfig& config, int) {
+      config.train.devices = {strf("cpu/%g", kSlow)};
+      config.train.steps = 1000;  // a deal in the last one pays
+      config.parallel.shares = ShareKind::kMeasured;
+    };
+    leg.started = [&](Trainer& trainer, RankGroup& group) {
+      if (group.rank() == 0) {
+        trainer.session().executor().throttle(0, {30 * kSlow, 30 * kSlow});
+        if (full) disk.fill();
+      }
+      return group.agree(Status());
+    };
+    std::vector<std::string> before, after;
+    std::atomic<int64_t> deals = 0;
+    leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+      if (group.rank() == 0 && before.empty()) before = files_in(dir.path());
+      RETURN_IF_ERROR(group.agree(Status()));
+      ASSIGN_OR_RETURN(const bool again, follow(trainer));
+      if (again) RETURN_IF_ERROR(trainer.save());
+      deals += again;
+      RETURN_IF_ERROR(group.agree(Status()));
+      if (group.rank() == 0 && (again || full)) after = files_in(dir.path());
+      return group.agree(Status());
+    };
+    const LegOutcome outcome = run.run(leg);
+    ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+    EXPECT_EQ(deals, full ? 0 : 2);
+    EXPECT_EQ(before == after, full) << "a deal without new stores says nothing";
+    EXPECT_EQ(run.sha256(), run.expected());
+  }
+}
+
+// Seconds by hand: a step takes 2, a save 3, and the faster of two flushes 2 for 100 bytes.
+TEST(ShareBalance, ADealTakesWhatItWrites) {
+  ShareBalance shares(true);
+  const RunShape shape = two_ranks({1}, Sharing::kRows);
+  shares.end_step(shape, 2, nullptr);
+  EXPECT_FALSE(shares.knows_write_rate());
+  EXPECT_DOUBLE_EQ(shares.cost_s(0), 2);
+  EXPECT_DOUBLE_EQ(shares.cost_s(1000), 2);
+  shares.saved(3);
+  shares.wrote(0, 1);
+  EXPECT_FALSE(shares.knows_write_rate());
+  shares.wrote(100, 4);
+  shares.wrote(100, 2);
+  shares.wrote(100, 5);
+  EXPECT_TRUE(shares.knows_write_rate());
+  EXPECT_DOUBLE_EQ(shares.cost_s(0), 3);
+  EXPECT_DOUBLE_EQ(shares.cost_s(1000), 3 + 20);
+  shares.dealt(5, false);
+  EXPECT_DOUBLE_EQ(shares.cost_s(0), 3 + 5);
+  EXPECT_DOUBLE_EQ(shares.cost_s(1000), 3 + 20) << "it says nothing of new stores";
+  shares.dealt(7, true);
+  EXPECT_DOUBLE_EQ(shares.cost_s(0), 3 + 5);
+  EXPECT_DOUBLE_EQ(shares.cost_s(1000), 3 + 7);
 }
 
 // Attention takes a second on both. Three rows of experts take another one on the first and three
