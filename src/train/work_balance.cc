@@ -196,8 +196,9 @@ Result<bool> ShareBalance::measure(RankGroup& ranks, const std::vector<DeviceSet
   }
   const std::vector<double> attention =
       speeds_of_all(measured[0], listed[0], measured[1], listed[1]);
-  const std::vector<double> experts = speeds_of_all(measured[1], listed[1], measured[0], listed[0]);
-  if (attention.empty() || experts.empty()) {
+  std::vector<double> experts = speeds_of_all(measured[1], listed[1], measured[0], listed[0]);
+  if (experts.empty()) experts = listed[1];  // the model has none
+  if (attention.empty()) {
     devices_.clear();
     return false;
   }
