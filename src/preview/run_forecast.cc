@@ -271,6 +271,7 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
     RETURN_IF_ERROR(check_losses(model.config, rank.setup.losses));
     RETURN_IF_ERROR(check_layers(model.shape, rank.setup));
     RETURN_IF_ERROR(check_ranks(model.shape, rank.setup));
+    RETURN_IF_ERROR(check_pages(make_run_shape(model.shape, rank.setup)));
   }
   share_by_sheets(model.shape, ranks);
   // Rank 0's settings are those of all.
@@ -306,6 +307,7 @@ Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
   for (RankSettings& rank : ranks) {
     rank.setup.guest_layers = guest_layers;
     runs.push_back(plan_rank(model, rank));
+    RETURN_IF_ERROR(check_pages(runs.back().shape));  // with all that was chosen
   }
   return runs;
 }

@@ -16,7 +16,7 @@ namespace pagoda {
 // The run as `train` makes it on the machine: on all its GPUs where it has some, else on the CPU
 // devices of train.devices. Where train.threads is 0, the devices divide the cores of the sheet,
 // not of the machine that plans. kUsage: CPU devices on a machine with GPUs, which the sheet has no
-// rates for; sums that the run's microbatches do not divide.
+// rates for; sums that the run's microbatches do not divide. kHostMemory: check_pages().
 Result<PlannedRun> planned_run(const ModelSizes& model, const RunConfig& config,
                              const MachineSheet& sheet);
 

@@ -175,7 +175,8 @@ MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
 Status choose_table_ranks(const ModelConfig& config, SessionOptions& options) {
   if (options.ranks == nullptr || options.ranks->alone() || !options.size.training) return Status();
   const ModelShape model = model_shape(config);
-  RETURN_IF_ERROR(check_layers(model, options));  // alike on all ranks
+  RETURN_IF_ERROR(check_layers(model, options));  // alike on all ranks, as the next
+  RETURN_IF_ERROR(check_pages(make_run_shape(model, options)));
   std::string own = strf("%lld ", (long long)options.host_bytes);
   for (int d = 0; d < options.own_devices().count; ++d) {
     own += strf("%lld ", (long long)options.device_bytes.of(d));

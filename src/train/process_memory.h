@@ -27,7 +27,7 @@ MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
                          const DeviceBudget& device_bytes, int64_t host_bytes);
 
 // Sets RunSetup::table_ranks of a run that trains by the budgets of all ranks, which call it
-// together. The errors of check_layers().
+// together. The errors of check_layers() and check_pages().
 Status choose_table_ranks(const ModelConfig& config, SessionOptions& options);
 
 // How many threads a session has started when it is open.

@@ -18,6 +18,16 @@ constexpr int64_t kTextMicrobatches = 8;
 
 }  // namespace
 
+Status check_pages(const RunShape& shape) {
+  // To count the pages of more microbatches takes memory itself.
+  if (shape.microbatches <= kMostPages && PageTable::count(shape) <= kMostPages) return Status();
+  return Status(
+      Exit::kHostMemory,
+      strf("%lld microbatches of a step take more than the %lld pages there may be; raise "
+           "train.micro_batch_tokens or lower train.tokens_per_step",
+           (long long)shape.microbatches, (long long)kMostPages));
+}
+
 RunSetup run_setup(const RunConfig& config) {
   RunSetup setup;
   setup.size.microbatches = config.micro_batches();

@@ -106,6 +106,10 @@ Status check_losses(const ModelConfig& model, const RouterLosses& losses);
 // kUsage if there are more ranks than the model has records: some would have nothing to keep.
 Status check_ranks(const ModelShape& model, const RunSetup& setup);
 
+// kHostMemory if the run has more pages than there may be. Ask before anything that takes memory
+// for each microbatch or page.
+Status check_pages(const RunShape& shape);
+
 // The setup of a training run on the CPU: whether GPUs compute is for the caller to say.
 RunSetup run_setup(const RunConfig& config);
 

@@ -56,12 +56,7 @@ Result<MemoryPlan> plan_with_groups(const ModelShape& model, const SessionOption
                                     const RoomOfRanks& room = {}) {
   RunShape shape = make_run_shape(model, grouped);
   shape.in_place = shape.in_place && room.in_place;
-  if (const int64_t pages = PageTable::count(shape); pages > kMostPages) {
-    return Status(Exit::kHostMemory,
-                  strf("%lld microbatches of a step take %lld pages, more than the %lld there may "
-                       "be; raise train.micro_batch_tokens or lower train.tokens_per_step",
-                       (long long)shape.microbatches, (long long)pages, (long long)kMostPages));
-  }
+  RETURN_IF_ERROR(check_pages(shape));
   MemoryBudget budget = make_budget(model, grouped, grouped.device_bytes, grouped.host_bytes);
   budget.lower = grouped.lower;
   return plan_memory(shape, PageTable(shape), room.of(std::move(budget)), kPageHeaderBytes);
@@ -88,8 +83,9 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
   RETURN_IF_ERROR(check_layers(model, options));  // alike on all ranks, as the next
   RETURN_IF_ERROR(check_losses(config, options.losses));
   RETURN_IF_ERROR(check_ranks(model, options));
-  const GroupChoice group =
-      choose_group(make_run_shape(model, options), model, options, options.device_bytes);
+  const RunShape asked = make_run_shape(model, options);
+  RETURN_IF_ERROR(ranks.agree(check_pages(asked)));
+  const GroupChoice group = choose_group(asked, model, options, options.device_bytes);
   SessionOptions grouped = options;
   ASSIGN_OR_RETURN(grouped.size.group_blocks, ranks.least(group.blocks));
   ASSIGN_OR_RETURN(grouped.waves_in_flight, ranks.least(group.waves));

@@ -77,6 +77,27 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
   }
 }
 
+// A step of 1073741823 microbatches of a sequence each is refused before memory is taken for each
+// of them, by a forecast and by a session.
+TEST(RunForecast, NoStepHasMorePagesThanThereMayBe) {
+  TinyRun run;
+  RunConfig& config = run.config();
+  config.data.sequence_len = config.train.micro_batch_tokens = 2;
+  config.train.tokens_per_step = 2147483646;
+  const ModelSizes model = read_model_sizes(config.model.path).take();
+  for (const char* devices : {"cpu", "cpu*2"}) {
+    config.train.devices = {devices};
+    const MachineSheet sheet = machine("cpu-2-cores");
+    const Status refused[] = {planned_run(model, config, sheet).status(),
+                              Session::plan(model.config, session_options(config)).status()};
+    for (const Status& status : refused) {
+      EXPECT_EQ(status.code(), Exit::kHostMemory);
+      EXPECT_TRUE(status.message().starts_with("1073741823 microbatches of a step take more "))
+          << status.message();
+    }
+  }
+}
+
 // Each device has as much as a step needs there: the second one, which does not attend, less. What
 // is planned is what `train` divides, and a byte less anywhere is too little for both.
 TEST(RunForecast, DevicesMayHaveUnequalBudgets) {
