@@ -40,7 +40,7 @@ StepRunner::Forward StepRunner::begin(const StepBatch& batch) {
   const int64_t t = shape.microbatch_tokens;
   Forward forward;
   forward.began = Moment::now();
-  forward.fractions.assign(shape.microbatches * session_.config().num_experts, 0.0);
+  forward.fractions.assign(shape.microbatches * experts(), 0.0);
   forward.prob_means = forward.fractions;
   const auto all = static_cast<double>(
       std::max<int64_t>(1, batch.unpadded_tokens(0, shape.microbatches * t)));
@@ -138,23 +138,21 @@ void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& sc
 // microbatches weigh by their share of the step's tokens.
 void StepRunner::add_losses(const StepBatch& batch, const std::vector<double>& loss_sums,
                             Forward& forward) {
-  const int64_t experts = session_.config().num_experts;
   for (double sum : loss_sums) forward.loss += sum;
   forward.loss /= std::max(batch.total_weight, 1e-30);
   for (size_t i = 0; i < forward.prob_means.size(); ++i) {
-    forward.aux_loss += static_cast<double>(experts) * forward.fractions[i] *
-                        forward.prob_means[i] * forward.shares[i / experts];
+    forward.aux_loss += static_cast<double>(experts()) * forward.fractions[i] *
+                        forward.prob_means[i] * forward.shares[i / experts()];
   }
 }
 
 std::vector<float> StepRunner::aux_gradient(const Forward& forward) const {
-  const int64_t experts = session_.config().num_experts;
   const double of_model = session_.config().router_aux_loss_coef;
   const double scale =
-      session_.options().losses.balance.value_or(of_model) * static_cast<double>(experts);
+      session_.options().losses.balance.value_or(of_model) * static_cast<double>(experts());
   std::vector<float> gradient;
   for (size_t i = 0; i < forward.fractions.size(); ++i) {
-    const size_t b = i / static_cast<size_t>(experts);
+    const size_t b = i / static_cast<size_t>(experts());
     gradient.push_back(static_cast<float>(scale * forward.shares[b] / forward.rows[b] *
                                           forward.fractions[i]));
   }

@@ -103,6 +103,8 @@ class StepRunner {
                         Microbatches microbatches);
   void add_losses(const StepBatch& batch, const std::vector<double>& loss_sums, Forward& forward);
   std::vector<float> aux_gradient(const Forward& forward) const;
+  // Whole ones of a layer; 0 if no layer has any, whatever the configuration says.
+  int64_t experts() const { return session_.shape().num_experts / session_.shape().expert_parts; }
   Status check_finite() const;
   static PhaseTime between(const Moment& began, const Moment& ended);
   StepResult finish(Forward forward, const StepSums& sums, double learning_rate);

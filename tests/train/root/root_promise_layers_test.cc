@@ -278,9 +278,10 @@ TEST(RootPromise, ExpertsByShardsAreOtherSums) {
             hash_with_room(*small_microbatches(parts), kManySteps));
 }
 
-// Everything on the devices, and room to keep none, some or all layers.
+// Everything on the devices, and room to keep none, some or all layers; also of a model that has
+// experts by its configuration, but no layer with any.
 TEST(RootPromise, HoweverManyLayersAreKept) {
-  for (const char* changes : {"{}", kShared}) {
+  for (const char* changes : {"{}", kShared, R"({"mlp_only_layers": [0, 1, 2]})"}) {
     const LayerBufferRow row{{}, changes};
     const std::string resident = hash_with_room(*small_microbatches(row));
     for (const int devices : {1, 2}) {
