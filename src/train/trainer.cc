@@ -146,19 +146,16 @@ Result<int64_t> Trainer::new_store_bytes(SessionOptions options, const MemoryPla
 Result<bool> Trainer::has_room_and_pays(const std::vector<int>& shards, int64_t steps_left) {
   ASSIGN_OR_RETURN(const SessionOptions options, options_of_deal());
   const auto memory = Session::plan(model_, options);
-  int64_t bytes = 0;
-  bool has_room = memory.ok();
-  if (has_room) {
-    ASSIGN_OR_RETURN(bytes, new_store_bytes(options, memory.value()));
-    if (bytes == 0) return true;
-    ASSIGN_OR_RETURN(has_room, have_disk_room(ranks_, config_.disk_directories(), bytes,
-                                              config_.train.output_dir));
-  }
-  if (!has_room) {
+  if (!memory.ok()) {
     deal_without_room_ = shards;
     return false;
   }
-  const bool waits = makes_checkpoints() && !shares_.knows_write_rate();
+  ASSIGN_OR_RETURN(const int64_t bytes, new_store_bytes(options, memory.value()));
+  if (bytes == 0) return true;
+  ASSIGN_OR_RETURN(const bool has_room, have_disk_room(ranks_, config_.disk_directories(), bytes,
+                                                       config_.train.output_dir));
+  if (!has_room) return false;  // there may be at the next look
+  const bool waits = makes_checkpoints() && !shares_.has_written();
   ASSIGN_OR_RETURN(const int64_t waiting, ranks_.most(waits));
   ASSIGN_OR_RETURN(const int64_t cost_us, ranks_.most(std::llround(1e6 * shares_.cost_s(bytes))));
   return waiting == 0 &&

@@ -165,7 +165,7 @@ class Trainer {
   std::unique_ptr<StepRunner> runner_;
   HomeBalance homes_;
   ShareBalance shares_;
-  std::vector<int> deal_without_room_;  // a deal of shards that memory or disks have no room for
+  std::vector<int> deal_without_room_;  // a deal of shards that memory has no room for
 };
 
 }  // namespace pagoda

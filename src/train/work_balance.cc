@@ -139,6 +139,7 @@ void ShareBalance::end_step(const RunShape& shape, double step_s, const TaskTime
 
 // Noise only makes a flush slower.
 void ShareBalance::wrote(int64_t bytes, double seconds) {
+  has_written_ = true;
   if (bytes > 0 && seconds > 0) {
     bytes_per_s_ = std::max(bytes_per_s_, static_cast<double>(bytes) / seconds);
   }
@@ -187,12 +188,16 @@ Result<bool> ShareBalance::measure(RankGroup& ranks, const std::vector<DeviceSet
     DeviceSetup& device = devices_[d];
     before[0].push_back(device.attention_speed());
     before[1].push_back(device.seat_speed());
+    const double last[2] = {device.measured_attention, device.measured_experts};
     device.measured_attention = device.measured_experts = 0;
     listed[0].push_back(device.attention_speed());
     listed[1].push_back(device.seat_speed());
-    const auto speed = [](double one_s) { return one_s > 0 ? 1 / one_s : 0; };
-    measured[0].push_back(speed(times.token_s[d]));
-    measured[1].push_back(speed(times.row_s[d]));
+    const double unit_s[2] = {times.token_s[d], times.row_s[d]};
+    const bool has_work = unit_s[0] > 0 || unit_s[1] > 0;
+    for (int of = 0; of < 2; ++of) {
+      const double speed = unit_s[of] > 0 ? 1 / unit_s[of] : 0;
+      measured[of].push_back(has_work ? speed : last[of]);
+    }
   }
   const std::vector<double> attention =
       speeds_of_all(measured[0], listed[0], measured[1], listed[1]);

@@ -82,7 +82,7 @@ class ShareBalance {
   void dealt(double seconds, bool moved) { deal_s_[moved] = seconds; }
   // What a flush of the page file took.
   void wrote(int64_t bytes, double seconds);
-  bool knows_write_rate() const { return bytes_per_s_ > 0; }
+  bool has_written() const { return has_written_; }  // whatever it had to write
   // What another deal takes on this rank, with the save before it and a new store of so many bytes;
   // 0: with the one that there is. As the last such deal; until there was one, as long as the bytes
   // take at the write rate, if that is known, and a step at least.
@@ -112,7 +112,8 @@ class ShareBalance {
   int64_t steps_ = 0;
   double step_s_ = 0;               // the newest
   double save_s_ = 0, deal_s_[2] = {0, 0};  // in the stores there were, in new ones; 0: none
-  double bytes_per_s_ = 0;                  // the fastest flush; 0: there was none
+  bool has_written_ = false;
+  double bytes_per_s_ = 0;  // the fastest flush; 0: none of any bytes
   // What a step took on the slowest rank, and what another deal would.
   double slowest_s_ = 0, cost_s_ = 0;
   UnitTimes token_times_, row_times_;  // since the last measure()
