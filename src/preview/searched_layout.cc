@@ -86,11 +86,17 @@ std::string SearchedLayout::section(std::span<const RunConfig> own) const {
     }
     text += key.substr(dot + 1) + " = " + value + "\n";
   }
-  // Ranks whose machines have other numbers of GPUs, or of which the run file has a section.
-  for (size_t r = 1; r < configs.size(); ++r) {
-    const bool has_section = own[r].train.devices != own.front().train.devices;
-    const RunConfig& told = has_section ? own[r] : configs.front();
-    if (configs[r].train.devices == told.train.devices) continue;
+  // Settings do not tell which ranks have a section in the run file: where any differ, each gets
+  // one.
+  const auto same_devices = [](const RunConfig& a, const RunConfig& b) {
+    return a.train.devices == b.train.devices;
+  };
+  const auto are_alike = [&](std::span<const RunConfig> ranks) {
+    return std::ranges::all_of(ranks, [&](const auto& c) { return same_devices(c, ranks[0]); });
+  };
+  if (std::equal(configs.begin(), configs.end(), own.begin(), same_devices)) return text;
+  if (are_alike(configs) && are_alike(own)) return text;
+  for (size_t r = 0; r < configs.size(); ++r) {
     text += strf("[rank.%zu.train]\ndevices = %s\n", r, layout_values(configs[r])[0].c_str());
   }
   return text;

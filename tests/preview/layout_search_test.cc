@@ -146,6 +146,12 @@ TEST(LayoutSearch, DevicesThatARunDoesNotListAreInTheRunFile) {
   EXPECT_NE(unequal.find("\n[rank.1.train]\ndevices = [\"cuda*2\"]\n"), std::string::npos)
       << unequal;
   EXPECT_EQ(section_of("auto", "auto").find("[rank."), std::string::npos);
+  // What all but rank 0 have may be the file's, or a section's of their own.
+  const std::string of_first = section_of("cuda", "cuda*2");
+  EXPECT_NE(of_first.find("\n[rank.0.train]\ndevices = [\"cuda*2\"]\n"
+                          "[rank.1.train]\ndevices = [\"cuda*2\"]\n"),
+            std::string::npos)
+      << of_first;
 }
 
 // Three rows of a chunk are one shard, of which a stage's three devices share no attention; with a
