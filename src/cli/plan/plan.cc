@@ -276,6 +276,9 @@ Status PlanCommand::add_layouts(const ModelSizes& model, SearchReport& report) {
     const SearchedLayout own{configs, true, {}};
     report.fit_with = cluster_fits_with(layout_planner(model, own, kSearchPlan), where, demand());
     report.why = report.no_ranks;
+    if (report.why.empty()) {
+      report.why = forecast_layout(model, configs, where, kSearchPlan).status().message();
+    }
     if (!report.fit_with.empty()) report.why += "; it fits with " + report.fit_with.front().text;
     return Status();
   }

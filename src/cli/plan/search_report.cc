@@ -201,14 +201,17 @@ std::string ways_text(const SearchReport& r) {
 // The best, and the run's own wherever it is; and what the run file of the best has.
 std::string layouts_text(const SearchReport& r) {
   const std::vector<SearchedLayout>& runs = r.layouts.runs;
-  if (r.layouts.tried + r.layouts.too_large == 0) return "";
+  // What no run of all GPUs can be, one of those that the run lists may be.
+  const std::string why = r.ranks && !r.why.empty() ? r.why + "\n" : "";
+  if (r.layouts.tried + r.layouts.too_large == 0)
+    return why.empty() ? "" : "layouts   none: " + why;
   std::string text =
       strf("layouts   %zu of %lld of %s fit, simulated as `train` runs them\n", runs.size(),
            (long long)r.layouts.tried, r.copies ? "a copy" : "this run") +
       (r.layouts.too_large > 0 ? strf("          %lld more have too many tasks to simulate\n",
                                       (long long)r.layouts.too_large)
                                : "");
-  if (runs.empty()) return text;
+  if (runs.empty()) return text + (why.empty() ? "" : "          " + why);
   text += "            step s   tokens/s   MFU  limited by\n";
   for (size_t i = 0; i < runs.size(); ++i) {
     const SearchedLayout& run = runs[i];

@@ -26,7 +26,7 @@ struct SearchReport {
   SettingsSearch settings = {};  // for a machine
   std::vector<ClusterChange> helps = {}, fit_with = {};
   int64_t total_tokens = 0;    // --tokens; 0: not given
-  std::string why = {};        // the reason if nothing fits
+  std::string why = {};        // the reason if nothing fits, of a cluster no layout
   // For a cluster: the run that a process on each node makes, or why there is none.
   std::optional<RanksForecast> ranks = {};
   bool few_layers = false;  // a step of few layers was simulated in place of all
