@@ -86,8 +86,9 @@ set(computing_tests state_format_test mask_test pager_test ops_linear_test ops_a
 set(user_rooms "/tests/(device|kernels|model|offload|optim|process|train)/")
 set(user_names checkpoint_test tokenizer_vectors_test gpu_run_test)
 set(names_for_all process_bench_test process_lost_ranks_test process_moves_test process_mpi_test
-  process_plan_test process_ranks_ends_test process_ranks_files_test process_ranks_settings_test
-  process_ranks_trace_test process_ranks_weights_test process_serve_test process_slurm_test)
+  process_plan_cluster_test process_plan_test process_ranks_ends_test process_ranks_files_test
+  process_ranks_settings_test process_ranks_trace_test process_ranks_weights_test process_serve_test
+  process_slurm_test)
 add_custom_target(user_tests)
 
 # Every NAME_test.cc is one ctest program, linked with all floors. It lies where its subject does.
@@ -338,7 +339,7 @@ set(long_tests trainer_fault_test root_promise_table_test root_promise_layers_te
   process_checkpoint_test process_mpi_test process_ranks_weights_test process_ranks_ends_test
   process_memory_test tokenizer_test predicted_bytes_test pager_test ranks_run_test
   stages_promise_test zebra_promise_test check_tree)
-set(longest_tests device_tables hexa_tables process_plan_test pipeline_promise_test
+set(longest_tests device_tables hexa_tables process_plan_cluster_test pipeline_promise_test
   process_moves_test es_moe_tables ranks_moves_test ranks_trainer_test ranks_faults_test)
 if(NOT PAGODA_SANITIZE)
   list(APPEND longest_tests trainer_fault_every_call process_moves_every_call)
