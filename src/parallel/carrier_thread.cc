@@ -363,10 +363,12 @@ RankWaits& CarrierThread::waits() { return loop_->waits; }
 
 void CarrierThread::post(std::vector<CarriedMessage> messages) {
   std::vector<Event> ready;
-  for (const CarriedMessage& message : messages) ready.push_back(message.ready);
+  for (const CarriedMessage& message : messages) {
+    if (!message.ready.happened()) ready.push_back(message.ready);
+  }
   loop_->post(std::move(messages));
+  // The loop may have looked at one that has happened since.
   for (const Event& event : ready) {
-    if (event.happened()) continue;
     // The loop has the message, which has the event, which may never happen.
     event.when_happened([waker = std::weak_ptr(loop_)] {
       if (const auto loop = waker.lock()) loop->wake();

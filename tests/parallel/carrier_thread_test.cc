@@ -13,6 +13,8 @@
 namespace pagoda {
 namespace {
 
+constexpr int kRounds = 20'000;  // one in some thousands met it
+
 using CarrierThreadTest = CarrierRanks;
 
 // Three ranks, two of which are on one host, send each other messages of all sizes on three
@@ -182,6 +184,34 @@ TEST_F(CarrierThreadTest, ASilentRankIsNamed) {
   unready.signal();
   later.wait();
   EXPECT_EQ(waiting, Bytes(5));
+}
+
+// After an error nothing looks again by itself: each message ends by the word of its event, which
+// happens while the message is posted.
+TEST_F(CarrierThreadTest, AfterAnErrorNoEventIsMissed) {
+  start(2);
+  ranks_[0]->fail(Status(Exit::kStopped, "over"));
+  Bytes target(1);
+  Event ready;
+  std::atomic<int> posted = 0, signalled = 0;
+  std::thread other([&] {
+    for (int i = 1; i <= kRounds; ++i) {
+      while (posted < i) std::this_thread::yield();
+      ready.signal();
+      signalled = i;
+    }
+  });
+  for (int i = 1; i <= kRounds; ++i) {
+    ready = Event::make();
+    Event came;
+    Message in = message(false, 1, 6, target, came);
+    in.ready = ready;
+    posted = i;
+    ranks_[0]->post({std::move(in)});
+    came.wait();
+    while (signalled < i) std::this_thread::yield();
+  }
+  other.join();
 }
 
 // Rank 1 is silent, and its heartbeats say that it waits for rank 2, which waits for nobody or for
