@@ -94,8 +94,9 @@ struct Chunk {
   }
 };
 
-// Asks for the sums that a block's rows are added to, which its product hides.
-void ask_for_sums(const BlockTarget& target) {
+// Asks for the sums that a block's rows are added to, which its product hides. Always inlined, as
+// ask_for_next(), since GCC drops calls of a function that only prefetches.
+[[gnu::always_inline]] inline void ask_for_sums(const BlockTarget& target) {
   for (int64_t r = 0; target.sums != nullptr && r < target.rows; ++r) {
     __builtin_prefetch(target.sum(r), 1, 2);
     __builtin_prefetch(target.sum(r) + kTileSide, 1, 2);
@@ -297,7 +298,30 @@ struct PackedGradient {
   int64_t out0, outs, steps;
   StepForm form;
   const std::byte *left, *right;
+
+  BlockTarget target(int64_t panel, int64_t col) const {
+    const int64_t row = panel * kBlock;
+    return {DType::kF32, g.dw + (out0 + row) * g.in + col, g.in, std::min(kBlock, outs - row),
+            std::min(kBlock, g.in - col)};
+  }
 };
+
+// Asks for the sums that the next block is added to: its rows lie far apart, so that the processor
+// does not foresee them.
+[[gnu::always_inline]] inline void ask_for_next(const PackedGradient& packed, int64_t panel,
+                                                int64_t col, int64_t end) {
+  col += kBlock;
+  if (col >= packed.g.in) {
+    col = 0;
+    if (++panel == end) return;
+  }
+  const BlockTarget next = packed.target(panel, col);
+  const auto* row = static_cast<const float*>(next.at);
+  for (int64_t r = 0; r < next.rows; ++r, row += next.stride) {
+    __builtin_prefetch(row, 1);
+    __builtin_prefetch(row + kTileSide, 1);
+  }
+}
 
 // Sums that begin dw are not wanted in the cache, where their rows are whole lines of it.
 void store_gradient(const BlockSession& session, const float* sums, bool add,
@@ -320,16 +344,14 @@ void gradient_panels(const BlockSession& session, const PackedGradient& packed, 
   product.last_depth = g.rows - (packed.steps - 1) * kBlock;
   const int64_t operand_bytes = packed.steps * step_bytes(packed.form);
   for (int64_t panel = begin; panel < end; ++panel) {
-    const int64_t row = panel * kBlock;
     set_packed_left(product, packed.form, packed.left + panel * operand_bytes);
-    product.rows = std::min(kBlock, packed.outs - row);
+    product.rows = std::min(kBlock, packed.outs - panel * kBlock);
     for (int64_t col = 0; col < g.in; col += kBlock) {
       set_right(product, packed.form, packed.right + col / kBlock * operand_bytes);
       product.cols = std::min(kBlock, g.in - col);
+      if (g.add) ask_for_next(packed, panel, col, end);
       session.multiply(product);
-      store_gradient(session, sums, g.add,
-                     {DType::kF32, g.dw + (packed.out0 + row) * g.in + col, g.in, product.rows,
-                      product.cols});
+      store_gradient(session, sums, g.add, packed.target(panel, col));
     }
   }
 }
