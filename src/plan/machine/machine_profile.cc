@@ -58,6 +58,14 @@ double task_units(const Task& task, const RunShape& shape) {
   CHECK(false, "no such unit");
 }
 
+double MachineProfile::adding_s(const Task& task, const RunShape& shape) const {
+  if (task.kind != TaskKind::kExpertBackward || task.first || !shape.pages_expert_sums()) return 0;
+  Task adding = task;
+  adding.kind = TaskKind::kAddSums;
+  const int64_t elements = shape.records[static_cast<size_t>(task.record)].num_elements;
+  return of(adding).unit_s * static_cast<double>(elements) / 3;
+}
+
 namespace {
 
 constexpr size_t kTerms = 3;  // fixed, unit, start

@@ -31,7 +31,8 @@ struct Cost {
   }
 };
 
-using TaskCosts = std::array<Cost, kTaskKinds>;  // [TaskKind]; units: task_units()
+// [TaskKind]; units: task_units(). kExpertBackward may take MachineProfile::adding_s() more.
+using TaskCosts = std::array<Cost, kTaskKinds>;
 
 struct MachineProfile {
   double cores = 1;  // cores, shared by compute, copies, checksums and the optimizer
@@ -65,6 +66,11 @@ struct MachineProfile {
   }
   const Cost& of(TaskKind kind) const { return tasks[static_cast<size_t>(kind)]; }
   Cost& of(TaskKind kind) { return tasks[static_cast<size_t>(kind)]; }
+  // Seconds that kExpertBackward takes beyond its Cost where it adds to a sum in a page; else 0.
+  // The sum has left the caches since it was last added to, so that each element is read once more:
+  // a third of what kAddSums moves, which reads two and writes one. A device's own buffers of sums
+  // are taken to stay in its caches.
+  double adding_s(const Task& task, const RunShape& shape) const;
 };
 
 // The units of a task, to which its time is proportional among tasks of its kind in the same run:

@@ -51,7 +51,7 @@ void add_rows(const LayerCost& layer, const WorkSizes& sizes, double again, Laye
   work.expert = {2 * parameters, 0, kValue * (2 * d + 3 * f), weights};
   const double backward = 4 * parameters + 4 * again * d * f;
   const double read = (4 + 2 * again) / 3 * weights;
-  work.expert_backward = {backward, 0, kValue * (4 * d + 5 * f), read + 2 * kSum * parameters};
+  work.expert_backward = {backward, 0, kValue * (4 * d + 5 * f), read + kSum * parameters};
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ struct LayerWork {
   Work index;
   // What a row takes, a token and one of its experts. The backward of combine is the same work.
   Work dispatch, dispatch_backward;
+  // The weight_bytes of the backward include the fp32 sum of its gradient, which it writes.
   Work expert, expert_backward;
   Work combine;
   Work added;  // by experts and their backward beside the above, if they add what they give to sums

@@ -108,7 +108,8 @@ struct Task {
   // kIndex indexes this many, from `microbatch` on, once they are routed. Dispatch and combine wait
   // for it, in whatever lane it is.
   int32_t microbatches = 1;
-  int64_t record = -1;     // kAdam, kGradient, kExpert, kSendPage, kReceivePage
+  // kAdam, kGradient, kExpert, kExpertBackward, kSendPage, kReceivePage
+  int64_t record = -1;
   int64_t updates = 0;     // kAdam: optimizer steps it applies
   // Tasks of a wave (plan/step/expert_blocks.h): kExpert computes rows of one expert in its
   // device's group; kReadRows has one microbatch's rows there, kDispatch has one microbatch's rows

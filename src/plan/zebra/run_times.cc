@@ -36,6 +36,17 @@ double RunTimes::of_experts(TaskKind kind, int device, int64_t experts) const {
          static_cast<double>(experts) * (cost.fixed_s * blocks + cost.unit_s * of_expert);
 }
 
+// Seconds that an expert's backward takes beyond of_experts(), the mean of all chunks: each but the
+// first adds to its gradient. An expert is taken to have one task in a chunk.
+double RunTimes::adding_s(int device, int64_t layer) const {
+  Task task;
+  task.kind = TaskKind::kExpertBackward;
+  task.device = static_cast<uint8_t>(device);
+  task.record = shape_.expert(layer, 0);
+  const auto chunks = static_cast<double>(shape_.rounds());
+  return profile_.adding_s(task, shape_) * (chunks - 1) / chunks;
+}
+
 double RunTimes::bytes_of(int device, bool experts, bool states) const {
   double bytes = 0;
   for (int64_t r = 0; r < std::ssize(shape_.records); ++r) {
@@ -233,9 +244,11 @@ ChunkTimes RunTimes::of(int64_t layer) {
     if (shape_.stages.of_device(d) != shape_.stage_of(layer)) continue;
     const int64_t own = experts[static_cast<size_t>(d)];
     const PassSeconds paging_s = this->paging_s(d, own, layer);
-    const PassSeconds of_experts = {
-        std::max(paging_s.forward_s, this->of_experts(TaskKind::kExpert, d, own)),
-        std::max(paging_s.backward_s, this->of_experts(TaskKind::kExpertBackward, d, own))};
+    PassSeconds of_experts = {this->of_experts(TaskKind::kExpert, d, own),
+                              this->of_experts(TaskKind::kExpertBackward, d, own)};
+    if (own > 0) of_experts.backward_s += static_cast<double>(own) * adding_s(d, layer);
+    of_experts = {std::max(paging_s.forward_s, of_experts.forward_s),
+                  std::max(paging_s.backward_s, of_experts.backward_s)};
     const auto raise = [](PassSeconds& most, const PassSeconds& by) {
       most = {std::max(most.forward_s, by.forward_s), std::max(most.backward_s, by.backward_s)};
     };

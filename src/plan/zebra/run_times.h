@@ -54,6 +54,7 @@ class RunTimes {
   }
   double of_microbatches(std::initializer_list<TaskKind> kinds, int device) const;
   double of_experts(TaskKind kind, int device, int64_t experts) const;
+  double adding_s(int device, int64_t layer) const;              // of an expert
   double bytes_of(int device, bool experts, bool states) const;  // of its experts, or dense parts
   PassSeconds paging_s(int device, int64_t experts, int64_t layer) const;
   double moved_s(int from, int to, double bytes) const;

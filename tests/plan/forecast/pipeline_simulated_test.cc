@@ -22,6 +22,7 @@ struct Case {
   int64_t chunks = 1;
   std::vector<StageSeconds> attention, experts;  // [stage]
   double head_s = 0;
+  double adding_s = 0;  // adding two sums of an expert's gradient
 
   int stages() const { return static_cast<int>(attention.size()); }
 };
@@ -62,6 +63,7 @@ MachineProfile profile_of(const Case& c) {
     of(TaskKind::kExpert).unit_s = c.experts[s].forward_s / (kExperts * kRows);
     of(TaskKind::kExpertBackward).unit_s = c.experts[s].backward_s / (kExperts * kRows);
     of(TaskKind::kHead).fixed_s = c.head_s;
+    of(TaskKind::kAddSums).unit_s = c.adding_s;  // an expert has one element
     profile.device_tasks.push_back(costs);
   }
   return profile;
@@ -125,6 +127,20 @@ TEST(PipelineSimulated, EqualStagesIdleAsTheFormulaSays) {
       }
     }
   }
+}
+
+// All chunks but the first add to the gradients of experts. Adding two sums takes 6 s, so that each
+// of 4 experts takes 2 s more: backward passes take 16 s, 24 s, 24 s and 24 s, one behind the other
+// on the second stage, and then the first stage computes the last of them.
+TEST(PipelineSimulated, LaterChunksAddToGradients) {
+  Case c;
+  c.order = PipelineOrder::kGpipe;
+  c.layers = 1;
+  c.chunks = 4;
+  c.attention.assign(2, {3, 7});
+  c.experts.assign(2, {5, 9});
+  c.adding_s = 6;
+  EXPECT_NEAR(simulated_s(c), (4 + 1) * 8 + 16 + 3 * 24 + 24, 1e-9);
 }
 
 // Unequal stages. The thread that issues goes through one list, so a stage may wait for it.

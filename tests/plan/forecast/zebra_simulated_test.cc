@@ -472,6 +472,21 @@ TEST(ZebraSimulated, RowsBetweenRanksGoThroughCards) {
   EXPECT_DOUBLE_EQ(between.to_faster_experts.forward_s, 3);
 }
 
+// The slower device has six experts of one element. Adding two sums takes 8 s, so that each of the
+// three chunks behind the first takes 16 s longer, all four 12 s on the mean.
+TEST(ZebraSimulated, LaterChunksAddToGradients) {
+  Case c;
+  c.is_moe = {1};
+  c.moved = {0};
+  c.chunks = 4;
+  MachineProfile profile;
+  profile.tasks = {};
+  profile.of(TaskKind::kAddSums).unit_s = 8;
+  const PassSeconds experts = *run_times(shape_of(c), profile).of(0, 0).slower.experts;
+  EXPECT_DOUBLE_EQ(experts.forward_s, 0);
+  EXPECT_DOUBLE_EQ(experts.backward_s, 12);
+}
+
 // A brief run (plan/memory/coarse_run.h) has all chunks and layers of an order that was given, and
 // needs as much memory as the run, which in this case has the order that its lags make.
 TEST(ZebraSimulated, AGivenOrderNeedsAsMuchMemory) {

@@ -120,9 +120,9 @@ TEST(WorkCost, OfABackwardIsCountedByHand) {
        {TaskKind::kRouteBackward, 2 * 2 * (kRouter + kShared), 0, 24 * kD,
         2 * 2 * (kRouter + kShared)},
        {TaskKind::kDispatchBackward, 0, 0, 8 * kD, 0},
-       // Four of six products read a matrix; all gradients are added to sums in fp32.
+       // Four of six products read a matrix; all gradients are written as sums in fp32.
        {TaskKind::kExpertBackward, 2 * 6 * kMatrix, 0, 2 * (4 * kD + 5 * kFfn),
-        2 * 4 * kMatrix + 2 * 4 * 3 * kMatrix},
+        2 * 4 * kMatrix + 4 * 3 * kMatrix},
        {TaskKind::kCombineBackward, 0, 0, 10 * kD, 0},
        {TaskKind::kEmbedBackward, 0, 0, 8 * kD, 0},
        {TaskKind::kGradient, 0, 0, 4 + 2, 0},
@@ -140,7 +140,7 @@ TEST(WorkCost, OfABackwardThatComputesAgainIsMore) {
        {TaskKind::kRouteBackward, 2 * (2 * kRouter + 8 * kShared / 3), 0, 24 * kD,
         2 * (2 * kRouter + 8 * kShared / 3)},
        {TaskKind::kExpertBackward, 2 * 8 * kMatrix, 0, 2 * (4 * kD + 5 * kFfn),
-        2 * 6 * kMatrix + 2 * 4 * 3 * kMatrix}},
+        2 * 6 * kMatrix + 4 * 3 * kMatrix}},
       0);
 }
 
