@@ -194,8 +194,14 @@ void CarrierThread::Loop::fail_waiting(int peer, const Status& why) {
 }
 
 void CarrierThread::Loop::when_failed(std::function<void(const Status&)> tell) {
-  std::lock_guard lock(mutex_);
-  tell_ = std::move(tell);
+  {
+    std::lock_guard lock(mutex_);
+    if (status_.ok()) {
+      tell_ = std::move(tell);
+      return;
+    }
+  }
+  tell(status());  // the first error is the last
 }
 
 Status CarrierThread::Loop::status() const {
@@ -367,7 +373,7 @@ void CarrierThread::post(std::vector<CarriedMessage> messages) {
     if (!message.ready.happened()) ready.push_back(message.ready);
   }
   loop_->post(std::move(messages));
-  // The loop may have looked at one that has happened since.
+  // Also where it has happened since: the loop may have looked before.
   for (const Event& event : ready) {
     // The loop has the message, which has the event, which may never happen.
     event.when_happened([waker = std::weak_ptr(loop_)] {

@@ -42,8 +42,8 @@ class CarrierThread {
   // The same, since a peer is lost: the error also says what it was waited for in.
   void lose(int peer, const Status& why);
   Status status() const;  // any thread
-  // `tell` is called once, with the error that is the first, on whatever thread met it. Set it
-  // before messages are posted.
+  // `tell` is called once, with the error that is the first, on whatever thread met it; at once if
+  // there was one before.
   void when_failed(std::function<void(const Status&)> tell);
 
   // Gives the link up (carrier_flows.h): its messages end with `why`, here and on the other ranks.

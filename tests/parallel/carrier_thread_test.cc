@@ -13,8 +13,6 @@
 namespace pagoda {
 namespace {
 
-constexpr int kRounds = 20'000;  // one in some thousands met it
-
 using CarrierThreadTest = CarrierRanks;
 
 // Three ranks, two of which are on one host, send each other messages of all sizes on three
@@ -189,6 +187,7 @@ TEST_F(CarrierThreadTest, ASilentRankIsNamed) {
 // After an error nothing looks again by itself: each message ends by the word of its event, which
 // happens while the message is posted.
 TEST_F(CarrierThreadTest, AfterAnErrorNoEventIsMissed) {
+  constexpr int kRounds = 20'000;
   start(2);
   ranks_[0]->fail(Status(Exit::kStopped, "over"));
   Bytes target(1);
@@ -212,6 +211,18 @@ TEST_F(CarrierThreadTest, AfterAnErrorNoEventIsMissed) {
     while (signalled < i) std::this_thread::yield();
   }
   other.join();
+}
+
+TEST_F(CarrierThreadTest, WhoAsksLateHearsOfTheErrorToo) {
+  start(2);
+  std::vector<std::string> early, late;
+  ranks_[0]->when_failed([&](const Status& why) { early.push_back(why.message()); });
+  for (int i = 0; i < 2; ++i) {
+    for (const auto& rank : ranks_) rank->fail(Status(Exit::kStopped, strf("over %d", i)));
+    if (i == 0) ranks_[1]->when_failed([&](const Status& why) { late.push_back(why.message()); });
+  }
+  EXPECT_EQ(early, std::vector<std::string>{"over 0"});
+  EXPECT_EQ(late, std::vector<std::string>{"over 0"});
 }
 
 // Rank 1 is silent, and its heartbeats say that it waits for rank 2, which waits for nobody or for
