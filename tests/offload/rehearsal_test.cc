@@ -1,27 +1,9 @@
 // The rehearsal of what devices will ask of the host: what it costs, and that it is taken back.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "offload/residency.h"
+#include "tests/testing/storage/allocations.h"
 #include "tests/testing/token_cache.h"
-
-namespace {
-
-std::atomic<int64_t> allocations{0};
-
-}  // namespace
-
-// Not inlined: GCC would see malloc() and free() and warn that they are no pair.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace pagoda {
 namespace {

@@ -39,6 +39,18 @@ double share_of(const RunShape& shape, size_t device) {
 constexpr int64_t kSlowedAt = 20, kWithin = 5;
 constexpr double kSlow = 4, kSlower = 12;
 
+// Devices that are equal until one is throttled.
+RunLeg measured_leg(int ranks, int devices_of_rank, int64_t until) {
+  RunLeg leg{ranks, devices_of_rank};
+  leg.until = until;
+  leg.configure = [devices_of_rank](RunConfig& config, int) {
+    config.train.devices.assign(static_cast<size_t>(devices_of_rank), strf("cpu/%g", kSlow));
+    config.train.steps = 1000;  // a deal in the last one pays
+    config.parallel.shares = ShareKind::kMeasured;
+  };
+  return leg;
+}
+
 // A share of a quarter is ten of forty shards.
 TEST(MeasuredShares, FollowADeviceThatBecomesSlower) {
   const Watchdog watchdog("measured shares", std::chrono::seconds(300));
@@ -48,13 +60,10 @@ TEST(MeasuredShares, FollowADeviceThatBecomesSlower) {
     config.train.tokens_per_step = 40 * 32;  // a microbatch for each
     config.optim.schedule = ScheduleKind::kConstant;
   });
-  RunLeg leg{1, 2};
-  leg.until = until;
-  leg.configure = [](RunConfig& config, int) {
-    config.train.devices = {strf("cpu/%g*2", kSlow)};
-    config.train.steps = 1000;                                 // a deal in the last one pays
+  RunLeg leg = measured_leg(1, 2, until);
+  leg.configure = [measured = leg.configure](RunConfig& config, int rank) {
+    measured(config, rank);
     config.memory.device = MemorySize::of_bytes(1400 * 1024);  // not for all experts: seats vary
-    config.parallel.shares = ShareKind::kMeasured;
   };
   double before = 0, after = 0;
   std::vector<double> seats;
@@ -96,13 +105,7 @@ RankedTrainers run_of_looks(const char* model) {
 
 // With a second device that is slow: at how many looks a deal pays, which is not made.
 int64_t times_asked(RankedTrainers& run) {
-  RunLeg leg{1, 2};
-  leg.until = kLooks * kMeasureSteps;
-  leg.configure = [](RunConfig& config, int) {
-    config.train.devices = {strf("cpu/%g*2", kSlow)};
-    config.train.steps = 1000;  // a deal in the last one pays
-    config.parallel.shares = ShareKind::kMeasured;
-  };
+  RunLeg leg = measured_leg(1, 2, kLooks * kMeasureSteps);
   leg.started = [](Trainer& trainer, RankGroup&) {
     trainer.session().executor().throttle(1, {kSlower, kSlower});
     return Status();
@@ -140,13 +143,7 @@ TEST(MeasuredShares, AreFollowedWithoutExpertsToo) {
 TEST(MeasuredShares, ADeviceWithoutWorkKeepsItsSpeed) {
   const Watchdog watchdog("measured shares", std::chrono::seconds(300));
   RankedTrainers run = run_of_looks(R"({"mlp_only_layers": [0, 1, 2]})");
-  RunLeg leg{1, 2};
-  leg.until = kLooks * kMeasureSteps;
-  leg.configure = [](RunConfig& config, int) {
-    config.train.devices = {strf("cpu/%g*2", kSlow)};
-    config.train.steps = 1000;  // a deal in the last one pays
-    config.parallel.shares = ShareKind::kMeasured;
-  };
+  RunLeg leg = measured_leg(1, 2, kLooks * kMeasureSteps);
   const auto slow_down = [](Trainer& trainer) {
     trainer.session().executor().throttle(1, {30 * kSlow, 30 * kSlow});
   };
@@ -181,12 +178,9 @@ TEST(MeasuredShares, ADealLeavesHomes) {
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE(ranks);
     run.begin();
-    RunLeg leg{ranks, 2};
-    leg.until = kMeasureSteps + 1;
-    leg.configure = [](RunConfig& config, int) {
-      config.train.devices = {strf("cpu/%g*2", kSlow)};
-      config.train.steps = 1000;  // a deal in the last one pays
-      config.parallel.shares = ShareKind::kMeasured;
+    RunLeg leg = measured_leg(ranks, 2, kMeasureSteps + 1);
+    leg.configure = [measured = leg.configure](RunConfig& config, int rank) {
+      measured(config, rank);
       config.parallel.place = PlaceKind::kHome;
     };
     leg.started = [](Trainer& trainer, RankGroup& group) {
@@ -246,14 +240,8 @@ TEST(MeasuredShares, ADealWaitsForRoomOnDisks) {
     const TempDir dir;
     const SmallFileSystem disk(dir.path(), 64 * kMiB);
     if (!disk.ok()) GTEST_SKIP() << "mounting a small file system needs root";
-    RunLeg leg{2, 1};
+    RunLeg leg = measured_leg(2, 1, 2 * kMeasureSteps + 1);
     leg.disk = {dir.path()};
-    leg.until = 2 * kMeasureSteps + 1;
-    leg.configure = [](RunConfig& config, int) {
-      config.train.devices = {strf("cpu/%g", kSlow)};
-      config.train.steps = 1000;  // a deal in the last one pays
-      config.parallel.shares = ShareKind::kMeasured;
-    };
     leg.started = [&](Trainer& trainer, RankGroup& group) {
       if (group.rank() == 0) {
         trainer.session().executor().throttle(0, {30 * kSlow, 30 * kSlow});

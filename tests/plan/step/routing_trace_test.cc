@@ -5,10 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
-#include <cstdlib>
-#include <new>
 #include <numeric>
 #include <random>
 #include <string>
@@ -18,22 +15,8 @@
 #include "plan/rounds/traffic.h"
 #include "report/routing_recorder.h"
 #include "tests/testing/files.h"
+#include "tests/testing/storage/allocations.h"
 #include "tests/testing/temp_dir.h"
-
-namespace {
-
-std::atomic<int64_t> allocations{0};
-
-}  // namespace
-
-// Not inlined: GCC would see malloc() and free() and warn that they are no pair.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace pagoda {
 namespace {
