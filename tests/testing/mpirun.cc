@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "parallel/communicator.h"
+#include "tests/testing/temp_dir.h"
 
 namespace pagoda {
 
@@ -23,6 +24,11 @@ void set_mpirun_variables() {
   ::setenv("OMPI_MCA_pml", "ob1", 1);
   ::setenv("OMPI_MCA_btl", "^openib,usnic,tcp", 1);
   ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+  // One folder of all launchers of a user is made by one while another removes it. Tests start some
+  // as another user.
+  static const TempDir sessions;
+  std::filesystem::permissions(sessions.path(), std::filesystem::perms::all);
+  ::setenv("OMPI_MCA_orte_tmpdir_base", sessions.path().c_str(), 1);
   ::setenv("PRTE_MCA_hwloc_default_binding_policy", "none", 1);
   ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
 }
