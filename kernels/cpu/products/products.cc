@@ -307,7 +307,8 @@ struct PackedGradient {
 };
 
 // Asks for the sums that the next block is added to: its rows lie far apart, so that the processor
-// does not foresee them.
+// does not foresee them. BlockProduct::ahead has one line of a row for each step, and a product of
+// few rows has one step.
 [[gnu::always_inline]] inline void ask_for_next(const PackedGradient& packed, int64_t panel,
                                                 int64_t col, int64_t end) {
   col += kBlock;
