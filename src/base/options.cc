@@ -118,8 +118,8 @@ Status read_texts(const Option& option, const std::vector<std::string>& texts, b
 
 std::string Option::expects() const {
   return std::visit(
-      Overload{[](std::string*) -> std::string { return "a text"; },
-               [](std::vector<std::string>*) -> std::string { return "a list of texts"; },
+      Overload{[](std::string*) -> std::string { return "a text in quotes"; },
+               [](std::vector<std::string>*) -> std::string { return "a list of texts in quotes"; },
                [](int64_t*) -> std::string { return "a whole number"; },
                [](CountOrAuto) -> std::string { return "a whole number above 0, or \"auto\""; },
                [](RealOrAuto) -> std::string { return "a number from 0, or \"auto\""; },

@@ -12,7 +12,8 @@ namespace {
 class ExportCommand : public Command {
  public:
   explicit ExportCommand(CLI::App& root)
-      : Command(root.add_subcommand("export", "Write a run's weights as a Hugging Face folder")) {
+      : Command(root.add_subcommand(
+            "export", "Write a run's weights as a Hugging Face folder or a GGUF file")) {
     app()
         .add_option("--checkpoint", flags_.checkpoint, "folder of a run")
         ->type_name("RUN")

@@ -18,9 +18,11 @@ class TrainCommand : public RunCommand {
       : RunCommand(root.add_subcommand("train", "Fine-tune every parameter of a model")) {
     app().add_flag("--resume", flags_.resume, "continue the run in train.output_dir");
     app()
-        .add_option("--machine", machine_,
-                    "sheet of the machine, by which parallel.layout and what zebra leaves open are "
-                    "chosen (none: a rough one)")
+        .add_option(
+            "--machine", machine_,
+            "sheet of the machine, by which what zebra leaves open is chosen (none: a rough "
+            "one), and parallel.layout = auto in one process if it has a profile of the run "
+            "(else experts)")
         ->type_name("FILE");
     app().add_flag("-q,--quiet", flags_.quiet, "print warnings and errors only");
     add_run_flags([](const Option&) { return true; });

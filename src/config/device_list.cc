@@ -60,7 +60,9 @@ Status read_word(const std::string& whole, std::vector<ListedDevice>& devices) {
   if (has_index) RETURN_IF_ERROR(read_number(whole, index_text, 0, index));
   if (has_slow) RETURN_IF_ERROR(read_throttle(whole, slow_text, device.throttle));
   const bool cuda = device.kind == Processor::kGpu;
-  if (cuda && has_slow) return wrong(whole, "slows a GPU, which only CPU devices can be");
+  if (cuda && has_slow) {
+    return wrong(whole, "slows a GPU; only CPU devices can be slowed, as in cpu/8");
+  }
   if (!cuda && has_index) return wrong(whole, "numbers a CPU device; cpu*2 names two of them");
   if (has_count && has_index) return wrong(whole, "has both a number and a count; give one");
   for (int64_t i = 0; i < count; ++i) {

@@ -47,7 +47,9 @@ void declare_train(RunConfig& c, OptionTable& t) {
                 "size that attention and routing take at a time; auto: the planner chooses",
                 "tokens");
   t.add("chunks", c.train.chunks, kResults,
-        "parts of a step whose rows of an expert are summed apart", "parts");
+        "parts of a step in which an expert's rows are summed, one part after the other; zebra and "
+        "pipelines work at several at a time",
+        "parts");
   t.add_or_auto("shards", c.train.shards, kResults,
                 "parts of a step whose dense gradients are summed apart, so that as many devices "
                 "may share attention; auto: 8, 4, 2 or 1, whichever divides the microbatches of a "

@@ -23,7 +23,7 @@ Status check_data(const RunConfig& c) {
   if (shards > 1 && c.train.expert_shards == shards) return Status();
   return refuse("parallel.sharing", "\"data\"",
                 strf("needs train.expert_shards = %lld, as many as train.shards and 2 at least, "
-                     "which changes bits; rows and auto do not",
+                     "which changes bits; parallel.sharing = rows or auto needs none of it",
                      (long long)std::max<int64_t>(shards, 2)));
 }
 
@@ -68,10 +68,10 @@ Status check_expert_copies(const RunConfig& c) {
   const auto needs = [&](const char* what) { return refuse("parallel.copies", text, what); };
   const Sharing sharing = c.parallel.sharing;
   if (sharing == Sharing::kData || sharing == Sharing::kModel) {
-    return needs("have experts that stay; set parallel.sharing to auto or rows");
+    return needs("keep their experts where they are; set parallel.sharing to auto or rows");
   }
   if (c.parallel.migrate_steps > 0) {
-    return needs("have experts that stay; set parallel.migrate_steps = 0");
+    return needs("keep their experts where they are; set parallel.migrate_steps = 0");
   }
   if (c.pinned_share() > 0) return needs("pin no experts; set memory.pin to auto");
   if (!c.plan.same_blocks()) {

@@ -32,7 +32,8 @@ Status check_lags(const RunConfig& c) {
   RETURN_IF_ERROR(check_counts("parallel.lags", texts));
   if (texts.size() == 3) return Status();
   return refuse("parallel.lags", texts.empty() ? "" : texts.front(),
-                "must be three counts, of the head, attention and experts, for example 1 1 1");
+                "must be three counts, of the head, attention and experts, for example [\"1\", "
+                "\"1\", \"1\"]");
 }
 
 Status check_kept_rows(const RunConfig& c) {

@@ -362,7 +362,11 @@ void CarrierFlows::take_notice() {
 
 void CarrierFlows::hear(int peer, const std::string& text) {
   const std::optional<LinkNotice> notice = LinkNotice::parse(text, size_);
-  if (!notice) return fail(Exit::kIoError, rank_text(peer) + " sent a notice that is none");
+  if (!notice) {
+    return fail(Exit::kIoError, rank_text(peer) +
+                                    " sent what is no notice; see that all ranks run the same "
+                                    "program");
+  }
   if (!giving_up_) stop_link(notice->why, notice->by);
   if (giving_up_->heard[static_cast<size_t>(peer)]) return;
   giving_up_->heard[static_cast<size_t>(peer)] = true;

@@ -178,7 +178,8 @@ void HeartbeatLoop::check_times() {
       lose(rank, Exit::kStopped, strf(" has been silent for %g s", setup_.deadline_s));
     } else {
       lose(rank, Exit::kUnavailable,
-           strf(" cannot be reached at %s, port %d; open the port, or name others",
+           strf(" cannot be reached at %s, port %d; open it in that machine's firewall, or name "
+                "others (parallel.ports)",
                 at.addresses.front().c_str(), at.port));
     }
   }

@@ -157,7 +157,9 @@ Result<std::vector<int64_t>> RankGroup::numbers(int64_t mine) {
   std::vector<int64_t> values;
   for (const std::string& text : texts) {
     if (!parse_int64(text, values.emplace_back())) {
-      return Status(Exit::kIoError, "a rank sent \"" + printable(text) + "\", which is no number");
+      return Status(Exit::kIoError, "a rank sent \"" + printable(text) +
+                                        "\", which is no number; see that all ranks run the same "
+                                        "program");
     }
   }
   return values;

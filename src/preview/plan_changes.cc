@@ -325,6 +325,10 @@ std::vector<int64_t> micro_batch_choices(const RunConfig& config) {
 
 namespace {
 
+bool lacks_memory(Exit code) {
+  return code == Exit::kDeviceMemory || code == Exit::kHostMemory || code == Exit::kDoesNotFit;
+}
+
 // Whether so many ranks of this machine have room. Ranks keep rows that come from others, which one
 // alone does not have.
 bool has_room(const ModelSizes& model, RunConfig config, const MachineSheet& sheet, int64_t tokens,
@@ -349,19 +353,27 @@ Result<int64_t> choose_micro_batch_tokens(const ModelSizes& model, const RunConf
     double step_s = 0;
   };
   std::vector<Choice> choices;
+  Status refused;  // the first refusal that more memory would not change
+  bool room_matters = false;
   const Trial trial(model, config, sheet);
   for (const int64_t tokens : micro_batch_choices(config)) {
     const auto plan = trial.plan(set_micro_batch(tokens), limits);
+    if (!plan.ok() && !lacks_memory(plan.status().code())) {
+      if (refused.ok()) refused = plan.status();
+      continue;
+    }
+    room_matters = true;
     if (!plan.ok() || !plan.value().step) continue;
     if (!has_room(model, config, sheet, tokens, ranks, limits)) continue;
     choices.push_back({tokens, plan.value().step->step_s()});
     const size_t n = choices.size();
     if (n >= 3 && choices[n - 1].step_s > choices[n - 2].step_s) break;
   }
+  if (!room_matters) RETURN_IF_ERROR(refused);
   if (choices.empty()) {
     return Status(Exit::kUsage, strf("train.micro_batch_tokens = \"auto\": no part of the %lld "
                                      "tokens of a step has room, even a row of %lld; raise "
-                                     "memory.device or lower data.sequence_len",
+                                     "memory.device or memory.host, or lower data.sequence_len",
                                      (long long)config.train.tokens_per_step,
                                      (long long)config.data.sequence_len));
   }

@@ -27,8 +27,8 @@ Status check_trace(const RunShape& shape, const RoutingTrace& trace) {
   if (of.num_experts != run.num_experts || of.experts_per_token != run.experts_per_token ||
       of.is_moe != run.is_moe) {
     return refuse(
-        strf("it is of another model, with %zu layers, %lld experts and top %lld, which "
-             "the run's model has not all; name that run's model",
+        strf("it was recorded of another model, of %zu layers, %lld experts and top %lld; plan the "
+             "run that recorded it",
              of.is_moe.size(), (long long)of.num_experts, (long long)of.experts_per_token));
   }
   if (of.microbatches != run.microbatches) {

@@ -71,7 +71,9 @@ Result<std::vector<int>> store_readers(const RunCheckpoint& checkpoint,
     readers.push_back(same ? static_cast<int>(s) : reader);
     if (readers.back() >= 0) continue;
     RETURN_IF_ERROR(ranks.agree(pages.status_of(static_cast<int64_t>(s))));
-    return Status(Exit::kMismatch, "ranks see other stores than they did; resume again");
+    return Status(Exit::kMismatch,
+                  "ranks no longer see the same stores as before; the checkpoint is "
+                  "whole: see that no disk was unmounted, and resume again");
   }
   return readers;
 }

@@ -425,7 +425,7 @@ TEST_F(CudaRun, DoctorTellsOfGpus) {
   const DoctorReport report = examine_machine(dir.path());
   const std::string text = report.text();
   for (const char* line : {"GPU 1 (Fake 1, sm_90, 1.00 GiB)", "CUDA up to 13.1",
-                           "device = cuda  yes"}) {
+                           "devices = cuda yes"}) {
     EXPECT_NE(text.find(line), std::string::npos) << text;
   }
   const nlohmann::json json = nlohmann::json::parse(report.json());
@@ -434,7 +434,7 @@ TEST_F(CudaRun, DoctorTellsOfGpus) {
   EXPECT_EQ(json["cuda"]["usable"], true);
   fake_cuda::start({.driver = 0});
   const std::string none = examine_machine(dir.path()).text();
-  EXPECT_NE(none.find("device = cuda  no (no NVIDIA driver"), std::string::npos) << none;
+  EXPECT_NE(none.find("devices = cuda no (no NVIDIA driver"), std::string::npos) << none;
 }
 
 }  // namespace

@@ -483,8 +483,9 @@ TEST(HeartbeatAddressTest, AnUnreachableRankIsNamed) {
   const Status status =
       Heartbeat::start(all, {.deadline_s = 0.3}, [](int, const Status&) {}).status();
   EXPECT_EQ(status.code(), Exit::kUnavailable);
-  EXPECT_EQ(status.message(), "rank 1: rank 0 on far cannot be reached at 127.0.0.1, port 1; open "
-                              "the port, or name others");
+  EXPECT_EQ(status.message(),
+            "rank 1: rank 0 on far cannot be reached at 127.0.0.1, port 1; open "
+            "it in that machine's firewall, or name others (parallel.ports)");
 }
 
 }  // namespace

@@ -282,9 +282,9 @@ TEST_F(TogetherTest, ByRecordedRouting) {
             std::string::npos)
       << err_;
   expect_refused(run(both(kPrompts + devices + Words{"--routing", b, "--with_routing", a})), 2,
-                 {"--routing: it is of another model"});
+                 {"--routing: it was recorded of another model"});
   expect_refused(run(both(kPrompts + devices + Words{"--routing", a, "--with_routing", a})), 2,
-                 {"--with_routing: it is of another model"});
+                 {"--with_routing: it was recorded of another model"});
   expect_refused(run(both(kPrompts + devices + Words{"--routing", a})), 2,
                  {"--with: name what was recorded of both models"});
   expect_refused(run(both(kPrompts + Words{"--routing", a, "--with_routing", b})), 2,

@@ -172,7 +172,7 @@ std::string gpu_rows(const DoctorReport& report) {
   const std::string known = report.gpus.driver.empty() ? "" : "CUDA up to " + report.gpus.driver;
   if (!known.empty()) rows += row("NVIDIA driver", report.gpu_driver + " (" + known + ")");
   const bool used = report.gpu.gpu.has_value();
-  return rows + row("device = cuda", used ? "yes" : "no (" + report.gpu.why_not + ")");
+  return rows + row("devices = cuda", used ? "yes" : "no (" + report.gpu.why_not + ")");
 }
 
 nlohmann::ordered_json gpu_json(const Gpu& gpu, const PciLink& link) {

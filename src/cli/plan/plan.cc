@@ -146,8 +146,10 @@ Status leave_listed_gpus(const RunConfig& config, MachineSheet& sheet) {
   if (gpus > sheet.device.count) {
     return Status(
         Exit::kUsage,
-        strf("train.devices names %lld GPUs, and \"%s\" has %lld; name fewer", (long long)gpus,
-             printable(sheet.machine.name).c_str(), (long long)sheet.device.count));
+        strf("train.devices names %lld GPUs, and \"%s\" has %lld; name fewer, or set device.count "
+             "and link.gb_s in the sheet",
+             (long long)gpus, printable(sheet.machine.name).c_str(),
+             (long long)sheet.device.count));
   }
   sheet.device.count = gpus;
   return Status();

@@ -229,7 +229,7 @@ std::string layouts_text(const SearchReport& r) {
   text += ways_text(r);
   const std::string section = runs.front().section(r.own);
   if (section.empty()) return text;
-  text += "run file  of the first; [train] changes bits, [parallel] does not\n";
+  text += "run file  of the first; [train] changes bits but for devices, [parallel] does not\n";
   for (size_t begin = 0; begin < section.size();) {
     const size_t end = section.find('\n', begin) + 1;
     text += "          " + section.substr(begin, end - begin);

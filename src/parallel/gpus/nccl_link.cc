@@ -136,7 +136,9 @@ Status NcclLink::join(const std::vector<Device*>& gpus) {
 Status NcclLink::init_ranks(const std::string& id_bytes) {
   ncclUniqueId id = {};
   if (id_bytes.size() != sizeof(id.internal)) {
-    return Status(Exit::kIoError, "rank 0 has sent an id of NCCL's that is none");
+    return Status(Exit::kIoError,
+                  "rank 0 sent no valid id of NCCL; nothing was changed: see that all "
+                  "ranks have the same program and NCCL");
   }
   std::memcpy(id.internal, id_bytes.data(), sizeof(id.internal));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -168,7 +170,9 @@ Status NcclLink::settle(double deadline_s, const GiveUp& gives_up) {
       if (is_error(state)) return error_of("NCCL", state);
       const int64_t waited_us = monotonic_us() - begin_us;
       if (deadline_s > 0 && static_cast<double>(waited_us) > 1e6 * deadline_s) {
-        return Status(Exit::kStopped, strf("rank %d has waited for others in NCCL for %g s",
+        return Status(Exit::kStopped, strf("rank %d has waited for others in NCCL for %g s; let "
+                                           "NCCL reach all machines (NCCL_SOCKET_IFNAME names the "
+                                           "network), or set parallel.nccl = false",
                                            all_.rank(), deadline_s));
       }
       if (gives_up()) return Status(Exit::kStopped, "given up");
@@ -378,7 +382,7 @@ Status NcclLink::silence_in(const Round& round) const {
   const int there = first.sends ? first.transfer.to : first.transfer.from;
   return Status(Exit::kStopped,
                 all_.thread().rank_text(rank_of_[static_cast<size_t>(there)]) +
-                    strf(" may have been silent for %g s: round %lld does not end, which has ",
+                    strf(" may have been silent for %g s: round %lld of NCCL does not end, with ",
                          deadline_s_, (long long)round.number) +
                     first.transfer.text());
 }

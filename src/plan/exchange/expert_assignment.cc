@@ -50,8 +50,8 @@ Status check_recorded(const RunShape& shape, const RoutingTrace& trace, const ch
       of.is_moe != model.is_moe) {
     return Status(
         Exit::kUsage,
-        strf("%s: it is of another model, with %zu layers, %lld experts and top "
-             "%lld, which this one has not all; name what that model's run recorded",
+        strf("%s: it was recorded of another model, of %zu layers, %lld experts and top %lld; name "
+             "what a run of this model recorded",
              option, of.is_moe.size(), (long long)of.num_experts, (long long)of.experts_per_token));
   }
   if (shape.devices == 1) {

@@ -91,10 +91,12 @@ Status check_device(const MachineSheet& m) {
   RETURN_IF_ERROR(check_sheet_rate("device.memory_gb_s", d.memory_gb_s));
   RETURN_IF_ERROR(check_sheet_amount("device.adam_gb_s", d.adam_gb_s));
   if (d.count > 1 && !m.gpu()) {
-    return Status(Exit::kUsage, "device.count is above 1 of kind cpu; cores are one device");
+    return Status(Exit::kUsage,
+                  "device.count is above 1 of kind cpu; all cores are one device: set 1");
   }
   if (d.gemm_tflops > d.peak_tflops) {
-    return Status(Exit::kUsage, strf("device.gemm_tflops is %g, more than device.peak_tflops, %g",
+    return Status(Exit::kUsage, strf("device.gemm_tflops is %g, more than device.peak_tflops, %g; "
+                                     "correct one of them",
                                      d.gemm_tflops, d.peak_tflops));
   }
   return check_sheet_amount("device.launch_us", d.launch_us);

@@ -410,9 +410,10 @@ TEST_F(CudaNcclFault, ASilentRankEndsAllAfterTheDeadline) {
   const auto found = exchange([](int, Rank&) {}, false, 0.05);
   for (const Status& status : found) {
     EXPECT_EQ(status.code(), Exit::kStopped);
-    EXPECT_NE(status.message().find("may have been silent for 0.05 s: round 0 does not end, which "
-                                    "has transfer 0 from 0 to 2 (send L1)"),
-              std::string::npos)
+    EXPECT_NE(
+        status.message().find("may have been silent for 0.05 s: round 0 of NCCL does not end, "
+                              "with transfer 0 from 0 to 2 (send L1)"),
+        std::string::npos)
         << status.message();
   }
   EXPECT_EQ(given_up_by_, (std::array{-1, 0}));

@@ -184,9 +184,10 @@ TEST(ColocatedHomes, RefusesOtherModelsTraces) {
   const std::vector<ServingDevice> devices(2, {1, 1});
   const Status of_a = colocated_homes(other.view(), good.view(), devices).status();
   EXPECT_EQ(of_a.code(), Exit::kUsage);
-  EXPECT_NE(of_a.message().find("--routing: it is of another model"), std::string::npos);
+  EXPECT_NE(of_a.message().find("--routing: it was recorded of another model"), std::string::npos);
   const Status of_b = colocated_homes(good.view(), other.view(), devices).status();
-  EXPECT_NE(of_b.message().find("--with_routing: it is of another model"), std::string::npos);
+  EXPECT_NE(of_b.message().find("--with_routing: it was recorded of another model"),
+            std::string::npos);
   other = good;
   other.trace.steps.clear();
   EXPECT_EQ(colocated_homes(good.view(), other.view(), devices).status().code(), Exit::kBadData);
