@@ -37,6 +37,14 @@ TaskTimes::Part TaskTimes::part_of(const Task& task) const {
   return part;
 }
 
+double& TaskTimes::time_of(TaskKind kind, OfDevice& device) {
+  if (kind == TaskKind::kExpert || kind == TaskKind::kExpertBackward) return device.experts_s;
+  const TaskUnit unit = task_row(kind).unit;
+  const bool of_weights = unit == TaskUnit::kElements || unit == TaskUnit::kSummedElements ||
+                          unit == TaskUnit::kUpdatedElements;
+  return of_weights ? device.weights_s : device.tokens_s;
+}
+
 void TaskTimes::add_to_round(const Running& running, double ran_s, OfDevice& device, Part& newest) {
   const Part& part = running.part;
   OfRound& round = device.rounds[static_cast<size_t>(part.round)][static_cast<size_t>(part.phase)];
@@ -78,10 +86,8 @@ void TaskTimes::end(Stream& s) {
     if (!running->computes) return;
     OfDevice& device = devices_[static_cast<size_t>(running->device)];
     ++device.tasks;
-    const bool forward = running->kind == TaskKind::kExpert;
-    const bool of_experts = forward || running->kind == TaskKind::kExpertBackward;
-    if (forward) device.expert_rows += running->rows;
-    (of_experts ? device.experts_s : device.rest_s) += 1e-6 * ran_us;
+    if (running->kind == TaskKind::kExpert) device.expert_rows += running->rows;
+    time_of(running->kind, device) += 1e-6 * ran_us;
     add_to_round(*running, 1e-6 * ran_us, device, newest_[static_cast<size_t>(running->device)]);
     device.end_us = end_us;
   });

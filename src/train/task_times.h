@@ -42,7 +42,8 @@ class TaskTimes {
     int64_t tasks = 0;
     int64_t expert_rows = 0;  // of its forward
     double experts_s = 0;
-    double rest_s = 0;
+    double tokens_s = 0;   // of what is done to its tokens, and to rows beside their experts
+    double weights_s = 0;  // of sums, gradients and updates of weights, whatever its tokens are
     std::vector<std::array<OfRound, kPhases>> rounds = {};  // [round][phase] of both
     int64_t end_us = 0;                                     // of the newest task
   };
@@ -57,6 +58,7 @@ class TaskTimes {
     bool leads_to(const Part& next) const;
   };
   Part part_of(const Task& task) const;
+  static double& time_of(TaskKind kind, OfDevice& device);
   static void add_to_round(const Running& running, double ran_s, OfDevice& device, Part& newest);
 
   const RunShape& shape_;

@@ -132,7 +132,7 @@ void ShareBalance::end_step(const RunShape& shape, double step_s, const TaskTime
   const auto first = static_cast<size_t>(shape.own_devices().first);
   const std::vector<TaskTimes::OfDevice>& devices = times->devices();
   for (size_t d = 0; d < devices.size(); ++d) {
-    token_times_.add(d, devices[d].rest_s, tokens[first + d]);
+    token_times_.add(d, devices[d].tokens_s, tokens[first + d]);
     row_times_.add(d, devices[d].experts_s, devices[d].expert_rows);
   }
 }
