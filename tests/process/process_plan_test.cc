@@ -73,7 +73,8 @@ TEST_F(PlanTest, RefusesInOneLine) {
   expect_no_plan(good + Words{"--train.tokens_per_step", "5000"}, 2, "train.tokens_per_step");
   const Words four = on("olmoe-1b-7b", "gpu-4x48gb");
   expect_no_plan(four + Words{"--train.devices", "cuda*5"}, 2, "names 5 GPUs");
-  expect_no_plan(four + Words{"--train.micro_batch_tokens", "auto", "--parallel.layout", "zebra"},
+  expect_no_plan(four + Words{"--train.devices", "cuda*4", "--train.micro_batch_tokens", "auto",
+                              "--parallel.layout", "zebra"},
                  82, "train.chunks");
   expect_no_plan(four + Words{"--train.devices", "cpu*2"}, 2, "names CPU devices");
   expect_no_plan(on("olmoe-1b-7b", "cpu-2-cores") + Words{"--train.devices", "cuda"}, 2, "none");

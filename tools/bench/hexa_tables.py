@@ -4,7 +4,7 @@ so that all of them fit on a few cores.
 
     python3 tools/bench/hexa_tables.py build/release/pagoda --dir DIR --raw FOLDER
         [--small | --tiny] [--rounds N]
-        [--only sharing,centric,batches,speeds,ablation,homes,shifting]
+        [--only sharing,centric,wire,batches,speeds,ablation,homes,shifting]
 
   sharing   rows that travel to experts against experts' weights that travel to rows, on two
             processes of a device each, over tokens and experts per token: weights pay from so many
@@ -13,6 +13,8 @@ so that all of them fit on a few cores.
   centric   data-centric against model-centric (Figure 7) on two processes of equal devices, over
             tokens and experts per token, beside what the plan says of both. Below it, from how many
             tokens and which top on data-centric is faster, executed and by the plan
+  wire      the same where what is sent takes time, so that one way is faster for few rows and the
+            other for many: two network namespaces with a wire between them (machine_spaces.py)
   batches   the same for top-1 to 4 with smaller steps for each, as Table 8 has its Base model "to
             fully utilize the GPU HBM": 110, 100, 90 and 80 images for each device, so that rows of
             experts still grow with top. Here 88, 80, 72 and 64 short rows of text. The paper's
@@ -67,6 +69,7 @@ import random
 import statistics
 import string
 
+import machine_spaces
 from device_tables import SLOW, main, mib, most_memory, number, of_ranks, sent
 from home_tables import homes
 from pagoda_runs import LAYERS, WARM_STEPS, budget, fail
@@ -76,6 +79,8 @@ EXPERTS = 8
 FFN = {"full": 128, "small": 64, "tiny": 128}
 TOP_K = {"full": (1, 2, 3, 4), "tiny": (2,)}
 TOKENS = {"full": (1024, 2048, 4096), "small": (512, 1024, 2048), "tiny": (256,)}
+WIRE_TOKENS = {"full": (256, 512, 1024, 2048), "small": (128, 256, 512, 1024), "tiny": (256,)}
+WIRE_MBIT = 200
 SHARING_TOP_K = {"full": (1, 2, 4), "tiny": (2,)}
 RATIOS = {"full": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])), "tiny": ((3, [1, 3]),)}
 # 13 and 19 of 32 shards, or of 32 tiles of 16 columns, are 1.46 to 1; 11 and 21 are 1.91 to 1.
@@ -149,21 +154,22 @@ def expect_close_losses(race, one, other):
 
 
 def first_faster(ratios):
-    """The least size from which on data-centric is faster. ratios: by size, ascending, the time of
-    model-centric over data-centric's. None: not at the largest."""
-    first = None
-    for size, ratio in reversed(ratios.items()):
-        if ratio <= 1:
-            break
-        first = size
-    return first
+    """From which size on data-centric is faster. ratios: by size, ascending, the time of
+    model-centric over data-centric's."""
+    faster = [size for size, ratio in ratios.items() if ratio > 1]
+    if len(faster) == len(ratios):
+        return "in all"
+    if faster != list(ratios)[len(ratios) - len(faster):]:
+        return "at " + ", ".join(map(str, faster))
+    return f"from {faster[0]} on" if faster else "in none"
 
 
 def crossover_text(executed, planned):
-    """From which size on data-centric is faster."""
+    """From which size on data-centric is faster. Where that is all sizes, or none, they show no
+    crossover."""
     found, wanted = first_faster(executed), first_faster(planned)
-    return (f"from {found or 'none'} on, by the plan from {wanted or 'none'} on, "
-            f"{'held' if found == wanted else 'NOT HELD'}")
+    text = f"{found}, by the plan {wanted}, {'held' if found == wanted else 'NOT HELD'}"
+    return text + (" without a crossover" if found == wanted and found.startswith("in") else "")
 
 
 def print_crossovers(executed, planned):
@@ -199,17 +205,36 @@ def both_ways(bench, table, base):
     return cells, executed, by_plan
 
 
-def centric(bench, scale):
+def centric_cells(bench, scale, table, tokens):
     rows, executed, planned = [], {}, {}
     for top_k in TOP_K[scale]:
         bench.experts_per_token = top_k
         model = bench.model(EXPERTS, FFN[scale])
-        for count in TOKENS[scale]:
+        for count in tokens:
             cells, executed[top_k, count], planned[top_k, count] = both_ways(
-                bench, "centric", of_two(bench, model, "cpu/8", 2, count))
+                bench, table, of_two(bench, model, "cpu/8", 2, count))
             rows.append(cells)
     bench.experts_per_token = 2
+    return rows, executed, planned
+
+
+def centric(bench, scale):
+    rows, executed, planned = centric_cells(bench, scale, "centric", TOKENS[scale])
     print(f"Data- and model-centric, {EXPERTS} experts of {FFN[scale]} hidden units")
+    print_rows(BOTH_WAYS, rows)
+    print_crossovers(executed, planned)
+
+
+def wire(bench, scale):
+    if lacking := machine_spaces.lacks():
+        print(f"wire: SKIPPED, {lacking}")
+        return
+    with machine_spaces.machines(bench.program, directory=bench.folder) as bench.machines:
+        bench.machines.set_rate(WIRE_MBIT)
+        rows, executed, planned = centric_cells(bench, scale, "wire", WIRE_TOKENS[scale])
+    bench.machines = None
+    print(f"Data- and model-centric over a wire of {WIRE_MBIT} Mbit/s, {EXPERTS} experts of "
+          f"{FFN[scale]} hidden units")
     print_rows(BOTH_WAYS, rows)
     print_crossovers(executed, planned)
 
@@ -396,8 +421,8 @@ def shifting(bench, scale):
                 "model s/step", "deviation"], rows)
 
 
-TABLES = {"sharing": sharing, "centric": centric, "batches": batches, "speeds": speeds,
-          "ablation": ablation, "homes": homes, "shifting": shifting}
+TABLES = {"sharing": sharing, "centric": centric, "wire": wire, "batches": batches,
+          "speeds": speeds, "ablation": ablation, "homes": homes, "shifting": shifting}
 
 if __name__ == "__main__":
     main(__doc__, TABLES, [name for name in TABLES if name != "speeds"])

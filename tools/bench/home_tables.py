@@ -21,6 +21,7 @@ from pagoda_runs import fail
 from table_text import print_rows, verdict
 
 MOVED_RANKS = {"full": (2, 4), "small": (2, 4), "tiny": (2,)}
+MOVED_FFN = {"full": 512, "small": 512, "tiny": 128}  # so that experts are most of a step
 MOVED_EXPERTS, MOVED_EVERY = 16, 6  # steps until homes move, and as many behind that
 BY_SWAPS = "swaps with any device"  # as a run makes them
 MOST_OFF = 0.05  # of a step, between a planned gain and the executed one
@@ -30,7 +31,7 @@ def write_skewed_text(path):
     """Letters of which the first are much more frequent, as tokens of which some experts get
     most."""
     letters = string.ascii_lowercase
-    drawn = random.Random(1).choices(letters, [1 / (i + 1) for i in range(len(letters))],
+    drawn = random.Random(1).choices(letters, [(i + 1) ** -2 for i in range(len(letters))],
                                      k=300_000)
     path.write_text("".join(drawn), encoding="utf-8")
 
@@ -122,6 +123,7 @@ def homes(bench, scale):
     rows, verdicts = [], []
     for count in MOVED_RANKS[scale]:
         base = resident(bench, MOVED_EXPERTS) | {
+            "model.path": bench.model(MOVED_EXPERTS, MOVED_FFN[scale]),
             "train.devices": f"cpu/{8 if count == 2 else 16}", "train.optimizer_threads": 1,
             "parallel.place": "home", "ranks": count}
         race = bench.race(f"homes-{count}",
@@ -141,9 +143,9 @@ def homes(bench, scale):
         rows.append([count] + cells)
         verdicts.append(gain_text(count, off, any(m.moves for m in move)))
     bench.text, bench.shape.steps = text, steps
-    print(f"Homes by `plan --routing` and in a run, {MOVED_EXPERTS} experts, rows of the busiest "
-          f"device over the mean before and after, by the plan; moves behind step {MOVED_EVERY}. "
-          f"Of pairs the plan's is first")
+    print(f"Homes by `plan --routing` and in a run, {MOVED_EXPERTS} experts of {MOVED_FFN[scale]} "
+          f"hidden units, rows of the busiest device over the mean before and after, by the plan; "
+          f"moves behind step {MOVED_EVERY}. Of pairs the plan's is first")
     print_rows(["ranks", "imbalance", "planned s", "executed s", "gain planned", "executed",
                 "off by", "the plan's", "experts move", "in ms", "pays after steps"], rows)
     print("\n".join(verdicts))

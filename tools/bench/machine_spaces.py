@@ -131,16 +131,22 @@ class Machines:
                  for space, device in self.ends]
         return sum(queue["drops"] for queues in shown for queue in queues)
 
-    def mpirun(self, words, each=1):
-        """Processes, so many on each node, started on the first. Where a cluster has its ssh keys
-        and its network in place, options of Open MPI are not needed for them."""
+    def of_mpirun(self, words, each=1):
+        """The words of a command that starts processes, so many on each node, from the first, and
+        the folder and variables that it wants, as subprocess.run takes them. Where a cluster has
+        its ssh keys and its network in place, options of Open MPI are not needed for them."""
         own = {**os.environ, "PATH": self.path(), "OMPI_ALLOW_RUN_AS_ROOT": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_plm_rsh_args": self.ssh_words(),
                "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"}
         hosts = ",".join(f"{node}:{each}" for node in self.nodes)
-        return must(self.inside(0, ["mpirun", "-n", str(len(self.nodes) * each), "--host", hosts,
-                                    "--map-by", f"ppr:{each}:node", "--bind-to", "none", *words]),
-                    cwd=self.folder, env=own)
+        command = self.inside(0, ["mpirun", "-n", str(len(self.nodes) * each), "--host", hosts,
+                                  "--map-by", f"ppr:{each}:node", "--bind-to", "none", *words])
+        return command, {"cwd": self.folder, "env": own}
+
+    def mpirun(self, words, each=1):
+        """What such processes print, or this program's end with one of them."""
+        command, more = self.of_mpirun(words, each)
+        return must(command, **more)
 
     def sent_bytes(self):
         """What has left each node so far, as its network device counts it."""
@@ -170,8 +176,13 @@ def lacks():
         stderr=subprocess.DEVNULL).returncode == 0
     if not made:
         return "network namespaces may not be made"
+    tried = [["ip", "-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", "eth1"],
+             ["tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", "1mbit",
+              "burst", "128kb", "latency", "100ms"], ["unshare", "--uts", "true"]]
+    can = all(subprocess.run(words, capture_output=True, check=False).returncode == 0
+              for words in tried)
     must(["ip", "netns", "delete", name])
-    return ""
+    return "" if can else "network devices, their rates or host names may not be set"
 
 
 @contextlib.contextmanager

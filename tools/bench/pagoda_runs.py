@@ -214,6 +214,7 @@ class Bench:
         self.program, self.text, self.folder, self.raw = program, text, folder, raw
         self.shape = shape
         self.experts_per_token = 2
+        self.machines = None  # machine_spaces.Machines on which processes run; None: on this one
         self.models = {}  # by their numbers of experts and of a token's
         self.profiles = {}  # [profile] of a sheet, by what it depends on
         self.other_cores = []  # of each run
@@ -284,6 +285,10 @@ class Bench:
     def processes(self, count, words):
         """One process of pagoda, or several under mpirun."""
         command = [str(self.program), *words]
+        if count > 1 and self.machines:
+            command, more = self.machines.of_mpirun(command)
+            return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  check=False, **more)
         if count > 1:
             return under_mpirun(count, command)
         return subprocess.run(command, capture_output=True, text=True)
@@ -322,7 +327,8 @@ class Bench:
         None: it does not fit. Their network is what two processes have here. `profiled`: the costs
         of the run's devices are measured, each by itself, once for the same sizes. `routing`: what
         was recorded of the run."""
-        sheet, cluster = self.folder / "lab.toml", self.folder / f"lab{machines}.toml"
+        lab = "spaces" if self.machines else "lab"
+        sheet, cluster = self.folder / f"{lab}.toml", self.folder / f"{lab}{machines}.toml"
         if not sheet.exists():
             short = SHORT if self.shape.tiny else []
             made = self.processes(2, ["bench", "machine", *self.rounds(), *short, "--dir",

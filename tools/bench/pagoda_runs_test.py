@@ -104,12 +104,17 @@ class HomeTables(unittest.TestCase):
 class HexaTables(unittest.TestCase):
     def test_where_data_centric_becomes_faster(self):
         first = hexa_tables.first_faster
-        self.assertEqual(first({1024: 0.8, 2048: 1.01, 4096: 1.3}), 2048)
-        self.assertEqual(first({1024: 1.1, 2048: 0.9, 4096: 1.3}), 4096)
-        self.assertEqual(first({1024: 1.1, 2048: 1.2}), 1024)
-        self.assertIsNone(first({1024: 0.8, 2048: 1.0}))
-        self.assertEqual(hexa_tables.crossover_text({1: 0.9, 2: 1.1}, {1: 0.9, 2: 0.95}),
-                         "from 2 on, by the plan from none on, NOT HELD")
+        self.assertEqual(first({1024: 0.8, 2048: 1.01, 4096: 1.3}), "from 2048 on")
+        self.assertEqual(first({1024: 1.1, 2048: 0.9, 4096: 1.3}), "at 1024, 4096")
+        self.assertEqual(first({1024: 1.1, 2048: 1.2}), "in all")
+        self.assertEqual(first({1024: 0.8, 2048: 1.0}), "in none")
+        crossover = hexa_tables.crossover_text
+        self.assertEqual(crossover({1: 0.9, 2: 1.1}, {1: 0.9, 2: 0.95}),
+                         "from 2 on, by the plan in none, NOT HELD")
+        self.assertEqual(crossover({1: 0.9, 2: 1.1}, {1: 0.7, 2: 1.2}),
+                         "from 2 on, by the plan from 2 on, held")
+        self.assertEqual(crossover({1: 1.3, 2: 1.1}, {1: 1.1, 2: 1.2}),
+                         "in all, by the plan in all, held without a crossover")
 
     def test_what_shares_save(self):
         # 13 of 32 shards where there were 16, of which a fifth is the most: 3 / 16 over 1 / 5.
