@@ -7,6 +7,16 @@
 #include "cli/run_file.h"
 
 namespace pagoda {
+namespace {
+
+// "generate", "data inspect"
+std::string name_of(const CLI::App& app) {
+  const CLI::App* above = app.get_parent();
+  const bool nested = above != nullptr && above->get_parent() != nullptr;
+  return nested ? above->get_name() + " " + app.get_name() : app.get_name();
+}
+
+}  // namespace
 
 RunCommand::RunCommand(CLI::App* app) : Command(app) {
   app->add_option("run_file", run_file_, "run file (TOML); flags win over it")
@@ -19,7 +29,17 @@ void RunCommand::add_run_flags(const std::function<bool(const Option&)>& read) {
   add_option_flags(app(), table_, read);
 }
 
+Status RunCommand::refuse_unread() const {
+  for (const Option& option : table_.options()) {
+    if (read_(option) || !is_told(option.key.c_str())) continue;
+    return Status(Exit::kUsage, name_of(app()) + " does not read --" + option.key +
+                                    "; leave it out (in a run file it is for other commands)");
+  }
+  return Status();
+}
+
 Status RunCommand::read_run_file(int rank) {
+  RETURN_IF_ERROR(refuse_unread());
   if (!run_file_.empty()) {
     told_ = config_;
     for (const Option& option : table_.options()) {

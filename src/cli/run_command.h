@@ -15,10 +15,12 @@ class RunCommand : public Command {
   // Declares the run file.
   explicit RunCommand(CLI::App* app);
   // Declares the run's flags by add_option_flags; the help shows them behind the command's own.
-  // Options for which `read` is false are not shown, and a run file's values for them are ignored.
+  // Options for which `read` is false are not shown. A run file's values for them are ignored,
+  // since other commands may read them there; a flag is of this command alone, and is refused.
   void add_run_flags(const std::function<bool(const Option&)>& read);
-  // Call once, after the command line was parsed. The errors of load_run_file. Of several processes
-  // each has the settings of its rank, and "{rank}" in memory.disk is its number.
+  // Call once, after the command line was parsed. kUsage for a flag that is not read; the errors of
+  // load_run_file. Of several processes each has the settings of its rank, and "{rank}" in
+  // memory.disk is its number.
   Status read_run_file(int rank = 0);
   // The settings that a process of another rank would have. REQUIRES: read_run_file().
   Result<RunConfig> settings_of(int rank);
@@ -29,6 +31,7 @@ class RunCommand : public Command {
   OptionTable table_;
 
  private:
+  Status refuse_unread() const;
   void name_folders(int rank);
 
   std::string run_file_, run_text_;

@@ -33,8 +33,8 @@ class RunFileReader : public CLI::Config {
 };
 
 // Makes every option of `table` a flag "--section.key" of `app`, and its alias another, grouped by
-// section in the help with unit and default. Options for which `shown` is false work but stay out
-// of the help.
+// section in the help with unit and default. Options for which `shown` is false stay out of the
+// help; a command refuses them (RunCommand::read_run_file()).
 void add_option_flags(CLI::App& app, const OptionTable& table,
                       const std::function<bool(const Option&)>& shown);
 

@@ -135,6 +135,20 @@ TEST_F(CliTest, WrongTrainFlags) {
   expect_refused({"train", "a.toml", "b.toml"}, 2, "unexpected argument \"b.toml\"");
 }
 
+// A run file is for several commands, and a flag is for one.
+TEST_F(CliTest, FlagsThatACommandDoesNotRead) {
+  expect_refused({"generate", "--model.path", "m", "--prompt", "a", "--train.devices", "cpu*2",
+                  "--parallel.layout", "pipeline"},
+                 2, "generate does not read --parallel.layout; leave it out");
+  expect_refused({"eval", "--model.path", "m", "--data.eval_path", "t", "--parallel.copies=2"}, 2,
+                 "eval does not read --parallel.copies;");
+  expect_refused({"eval", "--trace-steps", "1:2"}, 2, "eval does not read --train.trace_steps;");
+  expect_refused({"data", "inspect", "--train.steps", "5"}, 2,
+                 "data inspect does not read --train.steps;");
+  const std::string of_train = run_file("[parallel]\nlayout = \"pipeline\"\ncopies = 2\n");
+  expect_refused({"generate", of_train}, 2, "--model.path or --checkpoint");
+}
+
 TEST_F(CliTest, WrongRunFiles) {
   const std::string unknown = run_file("[train]\nstepz = 5\n");
   expect_refused({"train", unknown}, 2,

@@ -54,7 +54,7 @@ TEST_F(EvalTest, ALengthAloneIsEnough) {
                  {"train.micro_batch_tokens = 128", "multiple of data.sequence_len = 100"});
 }
 
-// In a run file, too, only the options that the command reads count.
+// Only the options that the command reads count in a run file.
 TEST_F(EvalTest, MindsNoOptionOfTraining) {
   put_file(dir_.file("run.toml"),
            "[train]\ntokens_per_step = 7\nsteps = 5\nsave_steps = -3\noptimizer_threads = 99999\n"
