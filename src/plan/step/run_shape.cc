@@ -21,6 +21,7 @@ std::vector<int> distinct(std::vector<int> devices) {
 
 std::vector<int> RunShape::shards_of(int stage) const {
   if (shard_device.empty()) return {};
+  CHECK(stage >= 0 && (stage + 1) * sums.shards <= std::ssize(shard_device));
   const auto first = shard_device.begin() + stage * sums.shards;
   return {first, first + sums.shards};
 }
