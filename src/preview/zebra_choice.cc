@@ -59,6 +59,22 @@ int64_t attending_of_copy(const RunShape& shape) {
   return most;
 }
 
+// [layer] the most experts that attending devices of any one copy keep. A copy without a shard has
+// no such device, and keeps none.
+std::vector<int64_t> kept_of_copy(const RunShape& shape) {
+  std::vector<int64_t> most(static_cast<size_t>(shape.num_layers), 0);
+  for (int copy = 0; copy < shape.copies.count; ++copy) {
+    std::vector<int64_t> kept(most.size(), 0);
+    for (int64_t r = 0; r < std::ssize(shape.records); ++r) {
+      const RecordShape& record = shape.records[static_cast<size_t>(r)];
+      if (record.expert < 0) continue;
+      kept[static_cast<size_t>(record.layer)] += shape.attends(shape.seat_of(r, copy));
+    }
+    for (size_t l = 0; l < most.size(); ++l) most[l] = std::max(most[l], kept[l]);
+  }
+  return most;
+}
+
 // Deals attention to so many devices of each copy, or to fewer, so that the number that is written
 // for the run deals it alike.
 void deal_attending(const ModelShape& model, int64_t devices, RunSetup& setup) {
@@ -277,14 +293,8 @@ void write_zebra(const RunShape& shape, RunConfig& config) {
   RunConfig::Parallel& parallel = config.parallel;
   if (parallel.attention_devices == 0) parallel.attention_devices = attending_of_copy(shape);
   if (config.auto_offloaded()) {
-    std::vector<int64_t> kept(static_cast<size_t>(shape.num_layers), 0);
-    for (int64_t r = 0; r < std::ssize(shape.records); ++r) {
-      const RecordShape& record = shape.records[static_cast<size_t>(r)];
-      if (record.expert < 0) continue;
-      kept[static_cast<size_t>(record.layer)] += shape.attends(shape.seat_of(r, 0));
-    }
     parallel.offloaded.clear();
-    for (const int64_t experts : brief(std::move(kept))) {
+    for (const int64_t experts : brief(kept_of_copy(shape))) {
       parallel.offloaded.push_back(std::to_string(experts));
     }
   }

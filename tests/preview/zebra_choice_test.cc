@@ -238,6 +238,21 @@ TEST(ZebraChoice, WritesTheDevicesOfTheCopyThatHasMore) {
   EXPECT_EQ(again.shape.shard_device, planned.shape.shard_device);
 }
 
+// Speeds are 1 to 10, so that both shards go to the second copy. The first has no device that
+// attends, and keeps no expert.
+TEST(ZebraChoice, WritesTheExpertsThatTheCopyWithShardsKeeps) {
+  RunConfig config = run_of_copies({"cpu/20*2", "cpu/2*2"}, 2);
+  const Status valid = config.validate_for_planning();
+  ASSERT_TRUE(valid.ok()) << valid.message();
+  RunSetup setup = run_setup(config);
+  setup.offloaded = {3};
+  const RunShape shape = make_run_shape(model_sizes().shape, setup);
+  ASSERT_EQ(shape.shard_device, (std::vector<int>{2, 2}));
+  write_zebra(shape, config);
+  EXPECT_EQ(config.parallel.offloaded, (std::vector<std::string>{"3"}));
+  EXPECT_EQ(config.parallel.attention_devices, 1);
+}
+
 // Devices of all speeds: fewer attend than may, and if only so many may, copies have shards by
 // other speeds.
 TEST(ZebraChoice, WhatIsWrittenIsWhatWasPlanned) {
