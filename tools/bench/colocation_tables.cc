@@ -93,7 +93,7 @@ struct Cluster {
     }
     return serving;
   }
-  // Every other device.
+  // Half of the devices: the neighbours from `first` on, with their cards.
   Cluster half(size_t first) const {
     Cluster half;
     std::vector<double> rates;
