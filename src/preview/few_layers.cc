@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "config/option_value.h"
 #include "plan/machine/model_cost.h"
+#include "plan/step/stages.h"
 
 namespace pagoda {
 namespace {
@@ -86,10 +87,23 @@ struct RankNeed {
   Fixed in_host() const { return {least.host_bytes, once_in_host(run.shape)}; }
 };
 
+// Continues a line through two points.
+struct Line {
+  double further = 0;  // the wanted's distance from the first, in the first's to the second
+  double operator()(double first, double second) const {
+    return std::max(0.0, first + further * (second - first));
+  }
+  int64_t operator()(int64_t first, int64_t second) const {
+    return static_cast<int64_t>((*this)(static_cast<double>(first), static_cast<double>(second)));
+  }
+};
+
 // Layers in one of the runs with few, and in the whole.
 struct LayerCounts {
   int64_t few = 0, whole = 0;
   double share() const { return static_cast<double>(few) / static_cast<double>(whole); }
+  // Continues what grows with them, through the run of these few and that of twice as many.
+  Line line() const { return {static_cast<double>(whole - few) / static_cast<double>(few)}; }
 };
 
 // The same of each stage.
@@ -177,17 +191,6 @@ Result<RanksForecast> forecast_with(const StageLayers& layers, const ModelSizes&
   return forecast_ranks(few_model, fewer, cluster, coarse);
 }
 
-// Continues a line through two points.
-struct Line {
-  double further = 0;  // the wanted's distance from the first, in the first's to the second
-  double operator()(double first, double second) const {
-    return std::max(0.0, first + further * (second - first));
-  }
-  int64_t operator()(int64_t first, int64_t second) const {
-    return static_cast<int64_t>((*this)(static_cast<double>(first), static_cast<double>(second)));
-  }
-};
-
 PhaseForecast continued(const PhaseForecast& first, const PhaseForecast& second, const Line& line) {
   PhaseForecast phase;
   phase.seconds = line(first.seconds, second.seconds);
@@ -269,6 +272,21 @@ Status continue_step(const StepForecast& first, double further, RanksForecast& s
   return Status();
 }
 
+void continue_devices(const StepForecast& first, std::span<const int64_t> few,
+                      RanksForecast& second) {
+  const int stages = static_cast<int>(std::ssize(few));
+  std::vector<double>& busy_s = second.step.device_busy_s;
+  for (int stage = 0; stage < stages; ++stage) {
+    const auto s = static_cast<size_t>(stage);
+    const Line line = LayerCounts{few[s], second.stage_layers[s]}.line();
+    const DeviceRange own = devices_of_stage(stage, stages, static_cast<int>(std::ssize(busy_s)));
+    for (int d = own.first; d < own.end(); ++d) {
+      double& of_device = busy_s[static_cast<size_t>(d)];
+      of_device = line(first.device_busy_s[static_cast<size_t>(d)], of_device);
+    }
+  }
+}
+
 Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
                                           std::span<const RunConfig> configs,
                                           const ClusterSheet& cluster, const CoarseLimits& limits) {
@@ -307,11 +325,10 @@ Result<RanksForecast> forecast_few_layers(const ModelSizes& model,
       model_flops(model_cost(model.shape).take(), configs.front().data.sequence_len, sequences);
   const double further_s = longest(fewest.whole, stages.speeds) - few_s;
   RETURN_IF_ERROR(continue_step(first.step, further_s / few_s, all));
+  continue_devices(first.step, fewest.few, all);
   for (size_t r = 0; r < whole.size(); ++r) {
     const MemoryBudget& budget = whole[r].budget;
-    const LayerCounts of_rank = fewest.of_rank(needs[r].run.shape);
-    const Line further{static_cast<double>(of_rank.whole - of_rank.few) /
-                       static_cast<double>(of_rank.few)};
+    const Line further = fewest.of_rank(needs[r].run.shape).line();
     all.budgets[r] = {budget.device_bytes.least(), budget.host_bytes};
     all.store_bytes[r] = further(first.store_bytes[r], all.store_bytes[r]);
     StepForecast::Rank& rank = all.step.ranks[r];

@@ -6,8 +6,9 @@
 // each other does not follow from fewer of them.
 //
 // Stages of unequal speed have layers in the whole run's ratio, rounded. A step grows with the
-// stage that takes longest by Stages::speeds, in the few layers as in all; what a rank has, moves
-// and sends grows with the layers of its stages.
+// stage that takes longest by Stages::speeds, in the few layers as in all; how long a device
+// computes grows with the layers of its stage, and what a rank has, moves and sends with those of
+// its stages.
 //
 // Devices and hosts have so much memory that the same share of layers stays in it; but groups of
 // experts are as large as among all layers (plan/memory/group_choice.h), since rows travel in as
@@ -49,6 +50,12 @@ void offload_alike(const ModelShape& model, RunConfig& config);
 // busy: fewer layers may page more than their part of all does. REQUIRES: `second` has the
 // operations of all layers.
 Status continue_step(const StepForecast& first, double further, RanksForecast& second);
+
+// Makes StepForecast::device_busy_s of the second run that of all layers: a device's grows with the
+// layers of its stage. few: [stage] layers of the first run, of which the second has twice as many.
+// REQUIRES: `second` has the stage_layers of all.
+void continue_devices(const StepForecast& first, std::span<const int64_t> few,
+                      RanksForecast& second);
 
 // What is said of peaks and drawn of the step is the second run's. Of configs with unequal layers
 // offload_alike() is forecast. The errors of forecast_ranks and continue_step(). REQUIRES: as

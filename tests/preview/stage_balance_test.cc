@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "preview/few_layers.h"
 #include "preview/layout_search.h"
 #include "tests/preview/published_configs.h"
 #include "tests/preview/twelve_layers.h"
@@ -34,6 +35,28 @@ TEST(StageBalance, LayersFollowTheTimeThatTheyTook) {
 TEST(StageBalance, OneLayerMovesToWhoHasLeastToDo) {
   EXPECT_EQ(one_layer_moved(busy({4, 4, 4}, {5, 9, 4})), (Layers{4, 3, 5}));
   EXPECT_EQ(one_layer_moved(busy({11, 1}, {5, 9})), Layers{});
+}
+
+// Both stages have 6 layers, of 1 s each on either device, and the second has the head, of 3 s. The
+// runs with few have one layer and two in a stage: they take 1 and 4 s, and 2 and 5 s; all take 6
+// and 9 s. By these a stage takes 1 and 2/3 layers in a second, so that the 7th layer of the first
+// ends after 7 s and the 5th of the second after 7.5 s. By 2 and 5 s there would be 9 and 3.
+TEST(StageBalance, LayersFollowTheTimeThatAllWouldTake) {
+  RanksForecast all = busy({6, 6}, {2, 5});
+  continue_devices(busy({1, 1}, {1, 4}).step, Layers{1, 1}, all);
+  EXPECT_EQ(all.step.device_busy_s, (std::vector<double>{6, 9}));
+  EXPECT_EQ(layers_by_time(all), (Layers{7, 5}));
+}
+
+// The runs with few layers have 2 and 1 of 8 and 5, and then 4 and 2. The first stage's devices
+// take 2 and 3 s more for 2 more layers, and so three times as much for 6; the other's takes 1 s
+// more for one, and four times as much for 4. Among few layers the last device would be busy
+// longest.
+TEST(StageBalance, ADeviceIsBusyWithTheLayersOfItsStage) {
+  RanksForecast all = busy({8, 5}, {4, 6, 7});
+  continue_devices(busy({2, 1}, {2, 3, 6}).step, Layers{2, 1}, all);
+  EXPECT_EQ(all.step.device_busy_s, (std::vector<double>{8, 12, 10}));
+  EXPECT_EQ(one_layer_moved(all), (Layers{7, 6}));
 }
 
 // An A40 is slower than an L40S. In a pipeline of both its stages have fewer layers, and the run

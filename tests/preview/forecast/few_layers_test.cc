@@ -122,6 +122,11 @@ TEST(FewLayers, TakeTheStepOfAll) {
     EXPECT_EQ(few->tokens, all->tokens);
     EXPECT_DOUBLE_EQ(few->flops, all->flops);
     EXPECT_DOUBLE_EQ(few->peak_flops_per_s, all->peak_flops_per_s);
+    ASSERT_EQ(few->step.device_busy_s.size(), all->step.device_busy_s.size());
+    for (size_t d = 0; d < all->step.device_busy_s.size(); ++d) {
+      const double busy_s = all->step.device_busy_s[d];
+      EXPECT_NEAR(few->step.device_busy_s[d], busy_s, 0.10 * busy_s) << "device " << d;
+    }
     ASSERT_EQ(few->step.ranks.size(), all->step.ranks.size());
     for (size_t r = 0; r < all->step.ranks.size(); ++r) {
       EXPECT_EQ(few->budgets[r].device_bytes, all->budgets[r].device_bytes);
