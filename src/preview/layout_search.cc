@@ -162,8 +162,8 @@ std::optional<SearchedLayout> LayoutSearcher::forecast(Configs configs) {
   const RunConfig& first = configs.front();
   if (!first.validate_for_planning().ok()) return {};
   const int64_t layers = simulated_layers(model_.shape, first);
-  if (!may_be_few(model_.shape, first)) return {};
-  if (parcels(layers, first) > kMostParcels && first.train.chunks > 1) {
+  const bool large = parcels(layers, first) > kMostParcels && first.train.chunks > 1;
+  if (large || !may_be_few(model_.shape, first)) {
     ++found_.too_large;
     return {};
   }

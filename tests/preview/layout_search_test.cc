@@ -191,6 +191,14 @@ std::vector<RunConfig> eight_rows(const ClusterSheet& cluster, int64_t chunks) {
   return std::vector(cluster.nodes.size(), config);
 }
 
+ClusterSheet two_nodes_of_four() {
+  ClusterSheet cluster = three_kinds();
+  MachineSheet node = machine("gpu-8x80gb");
+  node.device.count = 4;
+  cluster.nodes.assign(2, node);
+  return cluster;
+}
+
 // 48 layers on 8 devices are 48 x 8 x 8 = 3,072 parcels, so that few layouts are tried, by steps of
 // a few layers: experts as they are, zebra with two chunks, two stages with two, four with four and
 // eight with eight, zebra in two stages with four and in four with eight. Of eight stages both
@@ -198,10 +206,7 @@ std::vector<RunConfig> eight_rows(const ClusterSheet& cluster, int64_t chunks) {
 // each node; experts then have few enough parcels, 48 x 8 x 4 = 1,536, for all layers to be
 // simulated.
 TEST(LayoutSearch, OfManyDevicesSomeAreTriedByAFewLayers) {
-  ClusterSheet cluster = three_kinds();
-  MachineSheet node = machine("gpu-8x80gb");
-  node.device.count = 4;
-  cluster.nodes.assign(2, node);
+  const ClusterSheet cluster = two_nodes_of_four();
   const std::vector<RunConfig> configs = eight_rows(cluster, 1);
   const LayoutSearch found =
       search_layouts(published("qwen3-30b-a3b"), configs, cluster, kSearchPlan);
@@ -220,6 +225,24 @@ TEST(LayoutSearch, OfManyDevicesSomeAreTriedByAFewLayers) {
     EXPECT_EQ(config.parallel.offloaded.size(), 1u) << run.text();
     EXPECT_EQ(run.forecast.tokens, 8 * 4096);
     EXPECT_EQ(run.forecast.step.ranks.size(), 2u);
+  }
+}
+
+// In another order than breadth-first few layers do not tell what zebra in stages takes: of the
+// layouts above the one in two stages and the one in four are left out.
+TEST(LayoutSearch, WhatFewLayersDoNotTellIsLeftOut) {
+  const ClusterSheet cluster = two_nodes_of_four();
+  std::vector<RunConfig> configs = eight_rows(cluster, 1);
+  for (RunConfig& config : configs) {
+    config.parallel.order = PipelineOrder::kOneForwardOneBackward;
+  }
+  const LayoutSearch found =
+      search_layouts(published("qwen3-30b-a3b"), configs, cluster, kSearchPlan);
+  EXPECT_EQ(found.too_large, 2);
+  ASSERT_FALSE(found.runs.empty());
+  for (const SearchedLayout& run : found.runs) {
+    const RunConfig& config = run.configs.front();
+    EXPECT_FALSE(config.zebra() && config.stages() > 1) << run.text();
   }
 }
 
