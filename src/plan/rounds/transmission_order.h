@@ -49,12 +49,4 @@ Result<std::vector<TransmissionRound<int64_t>>> transmission_order(
 Result<std::vector<TransmissionRound<double>>> transmission_order(
     const SquareMatrix<double>& traffic);
 
-// The sum of the rounds' durations, in order.
-template <typename T>
-T order_duration(const std::vector<TransmissionRound<T>>& rounds) {
-  T duration = T();
-  for (const auto& round : rounds) duration += round.duration;
-  return duration;
-}
-
 }  // namespace pagoda

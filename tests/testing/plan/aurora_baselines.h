@@ -8,6 +8,7 @@
 
 #include "plan/exchange/inference_time.h"
 #include "plan/exchange/sending_order.h"
+#include "plan/rounds/transmission_order.h"
 
 namespace pagoda {
 
@@ -35,6 +36,14 @@ std::vector<int> assign_by_load(std::span<const double> loads, std::span<const d
 // A random permutation of [0, count), of experts to devices (RGA) or to partners of another model
 // (REC). The same seed gives the same permutation. O(n).
 std::vector<int> random_assignment(int count, uint64_t seed);
+
+// The sum of the rounds' durations, in order.
+template <typename T>
+T order_duration(const std::vector<TransmissionRound<T>>& rounds) {
+  T duration = T();
+  for (const auto& round : rounds) duration += round.duration;
+  return duration;
+}
 
 // Equation (2), or (3) if one device has all maxima: all-to-alls begin when all devices are ready
 // and take `dispatch_s` and `combine_s`, in any order of transmissions. The result is never below
