@@ -329,7 +329,7 @@ foreach(tables mesh_tables pipeline_tables exchange_tables colocation_tables row
 endforeach()
 # Prints what the planner's algorithms reach where the papers give figures.
 pagoda_bench(planner_figures testing figures/planner_figures.cc figures/hetermoe_figures.cc
-  figures/piper_figures.cc figures/piper_tables.cc)
+  figures/piper_figures.cc figures/piper_tables.cc exchange/simulated_exchange.cc)
 
 # The longest begin first, so that none of them runs alone at the end.
 set(long_tests trainer_fault_test root_promise_table_test root_promise_layers_test

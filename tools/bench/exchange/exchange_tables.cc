@@ -94,13 +94,6 @@ struct Crossover {
   }
 };
 
-double simulated_s(const CardNetwork& network, const ExchangeLegs& legs) {
-  const Cost within = {network.within_s, 1 / network.within_bytes_per_s, 0};
-  const Cost between = {network.between_s, 1 / network.between_bytes_per_s, 0};
-  return simulated_exchange_s(legs, network.exchange_nodes(), within,
-                              std::vector<Cost>(static_cast<size_t>(network.devices()), between));
-}
-
 TimedOrders race(const CardNetwork& network, const Matrix& bytes, int rounds) {
   const ExchangeLeg bound = busiest_card(bytes, network);
   const auto& all = bytes.entries();
@@ -112,7 +105,7 @@ TimedOrders race(const CardNetwork& network, const Matrix& bytes, int rounds) {
   timed.executed_s = median_seconds(
       exchanges, rounds, [&](const ExchangeLegs& legs) { return devices.seconds(legs); });
   for (size_t i = 0; i < kSimulated; ++i) {
-    timed.simulated_s.push_back(simulated_s(network, exchanges[i + 1]));
+    timed.simulated_s.push_back(simulated_exchange_s(exchanges[i + 1], network));
   }
   return timed;
 }
@@ -225,12 +218,11 @@ void simulated(bool tiny) {
     network.nodes = nodes;
     network.each = 8;
     std::printf("  %5d", nodes);
-    for (const int64_t mean : sizes) {
-      const Matrix bytes = parcel_bytes(SquareMatrix<double>(network.devices(), 1), mean);
-      const auto seconds = [&](ParcelOrder order) {
-        return simulated_s(network, legs_in_order(bytes, order, network.exchange_nodes()));
+    for (const int64_t bytes : sizes) {
+      const auto seconds = [&](ExchangeOrder order) {
+        return simulate_even_exchange(network, order, bytes).seconds;
       };
-      std::printf("  %8.2f", seconds(ParcelOrder::kFlat) / seconds(ParcelOrder::kHalo));
+      std::printf("  %8.2f", seconds(ExchangeOrder::kFlat) / seconds(ExchangeOrder::kHalo));
       std::fflush(stdout);
     }
     std::printf("\n");

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "plan/forecast/simulated_network.h"
@@ -42,6 +43,33 @@ double simulated_exchange_s(std::span<const ExchangeLeg> legs, const ExchangeNod
   }
   timeline.run();
   return timeline.end_s();
+}
+
+double simulated_exchange_s(std::span<const ExchangeLeg> legs, const CardNetwork& network) {
+  const Cost within = {network.within_s, 1 / network.within_bytes_per_s, 0};
+  const Cost between = {network.between_s, 1 / network.between_bytes_per_s, 0};
+  return simulated_exchange_s(legs, network.exchange_nodes(), within,
+                              std::vector<Cost>(static_cast<size_t>(network.devices()), between));
+}
+
+EvenExchange simulate_even_exchange(const CardNetwork& network, ExchangeOrder order,
+                                    int64_t parcel_bytes) {
+  std::vector<ParcelBytes> parcels;
+  for (int to = 0; to < network.devices(); ++to) {
+    for (int from = 0; from < network.devices(); ++from) {
+      if (from != to) parcels.push_back({from, to, parcel_bytes});
+    }
+  }
+  const std::vector<ExchangeLeg> legs = exchange_legs(parcels, order, network.exchange_nodes());
+  EvenExchange exchange{simulated_exchange_s(legs, network)};
+  for (const ExchangeLeg& leg : legs) {
+    if (leg.from != 0 || leg.to == 0) continue;  // all devices send alike
+    const bool within = network.same_node(leg.from, leg.to);
+    const double rate = within ? network.within_bytes_per_s : network.between_bytes_per_s;
+    (within ? exchange.within : exchange.between) +=
+        static_cast<double>(leg.bytes) / rate / exchange.seconds;
+  }
+  return exchange;
 }
 
 }  // namespace pagoda

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstdio>
-#include <utility>
+#include <vector>
 
 #include "plan/exchange/expert_migration.h"
 #include "preview/run_forecast.h"
-#include "tests/testing/plan/hierarchical_exchange.h"
+#include "tools/bench/exchange/simulated_exchange.h"
 #include "tools/bench/figures/piper_figures.h"
 
 namespace pagoda {
@@ -13,62 +13,81 @@ namespace {
 constexpr double kGB = 1e9, kGiB = 1024.0 * 1024 * 1024;
 
 // Figure 8: nodes as Frontier's, 8 devices that share four cards of 25 GB/s.
-ClusterProfile nodes_with_cards(int64_t nodes, bool latencies) {
-  const double on = latencies ? 1 : 0;
-  ClusterProfile cluster;
-  cluster.nodes = nodes;
-  cluster.devices_per_node = 8;
-  cluster.nodes_per_switch = 16;
-  cluster.in_node = {on * 2e-6, 1 / (50 * kGB), 0};
-  cluster.in_switch = {on * 10e-6, 1 / (12.5 * kGB), 0};
-  cluster.between_switches = {on * 30e-6, 1 / (12.5 * kGB), 0};
-  return cluster;
+CardNetwork frontier_nodes(int nodes) {
+  CardNetwork network;
+  network.nodes = nodes;
+  network.each = 8;
+  network.within_s = 2e-6;
+  network.between_s = nodes > 16 ? 30e-6 : 10e-6;
+  network.within_bytes_per_s = 50 * kGB;
+  network.between_bytes_per_s = 12.5 * kGB;
+  return network;
 }
 
-double exchange_s(int64_t nodes, bool latencies, ExchangeKind kind, double row_bytes) {
-  return exchange_cost(nodes_with_cards(nodes, latencies), kind, row_bytes).take().total_s;
+// How many times as long as HALO a flat exchange takes if bytes alone take time and rows are passed
+// on behind all that comes from other nodes: a device sends 8 parcels to each of these by its card,
+// and passes 7 of the 8 on that come from there.
+double flat_by_bytes() {
+  const CardNetwork network = frontier_nodes(2);
+  const double between_s = network.each / network.between_bytes_per_s;
+  const double onward_s = (network.each - 1) / network.within_bytes_per_s;
+  return between_s / (between_s + onward_s);
 }
 
-// How many times as long as HALO a flat exchange takes, if messages follow each other.
-double in_turn(int64_t nodes, double row_bytes) {
-  return exchange_s(nodes, true, ExchangeKind::kFlat, row_bytes) /
-         exchange_s(nodes, true, ExchangeKind::kHierarchical, row_bytes);
+// Where cards idle for most of the time, latencies take it, and messages whose receiver has not
+// come to them.
+const char* limit_of(const EvenExchange& exchange) {
+  if (std::max(exchange.between, exchange.within) < 0.5) return "latencies and receivers";
+  return exchange.between >= exchange.within ? "cards between nodes" : "cards within nodes";
 }
 
-// The same if all latencies of a phase pass at once: flat has one, HALO that and one in the node.
-double at_once(int64_t nodes, double row_bytes) {
-  const double between_s = nodes > 16 ? 30e-6 : 10e-6;
-  return (between_s + exchange_s(nodes, false, ExchangeKind::kFlat, row_bytes)) /
-         (between_s + 2e-6 + exchange_s(nodes, false, ExchangeKind::kHierarchical, row_bytes));
+void print_sending(const char* order, const std::vector<EvenExchange>& by_nodes) {
+  std::printf("              %-14s", order);
+  for (const EvenExchange& e : by_nodes) std::printf(" %7.0f", 100 * e.between);
+  std::printf("   %s\n", limit_of(by_nodes.back()));
+}
+
+void print_range(const char* nodes, const std::vector<double>& ratios, const char* paper) {
+  const auto [least, most] = std::ranges::minmax(ratios);
+  std::printf("  %s: %.2f to %.2f x; the paper (MI250X, RCCL): %s\n", nodes, least, most, paper);
 }
 
 void print_exchanges() {
+  constexpr int kNodes[] = {2, 4, 8, 16, 32, 64}, kMany = 16;
   std::printf(
-      "\nPiper, Figure 8: time of a flat all-to-all over HALO's, 8 devices a node. The paper "
-      "(MI250X, RCCL): comparable below 16 nodes, 1.1 to 9 x from 16 nodes on\n  assumes: 12.5 "
-      "GB/s for each device between nodes and 50 GB/s within; 2 us within a node, 10 us under a "
-      "switch of 16 nodes, 30 us beyond; rows for all alike.\n  RCCL's own costs are not in "
-      "it\n  bytes a pair    nodes 2       4       8      16      32      64     128   messages of "
-      "a device\n");
-  for (const double row_bytes : {1024.0, 16384.0, 262144.0, 4194304.0}) {
-    for (const auto& [ratio, how] :
-         {std::pair(&in_turn, "one after the other"), std::pair(&at_once, "all at once")}) {
-      std::printf("  %12.0f ", row_bytes);
-      for (const int64_t nodes : {2, 4, 8, 16, 32, 64, 128}) {
-        std::printf(" %7.2f", ratio(nodes, row_bytes));
-      }
-      std::printf("   %s\n", how);
+      "\nPiper, Figure 8: time of a flat all-to-all over HALO's, 8 devices a node, by the messages "
+      "that `train` sends, and the %% of either in which a device's card sends to other nodes\n  "
+      "assumes: 12.5 GB/s for each device between nodes and 50 GB/s within; 2 us within a node, 10 "
+      "us between up to 16 nodes, which share a switch, and 30 us between more; rows for all "
+      "alike,\n  receiver by receiver. RCCL's own costs and its order are not in it\n"
+      "  bytes a pair               nodes 2       4       8      16      32      64   limited by, "
+      "of most nodes\n");
+  std::vector<double> few, many;
+  for (const int64_t bytes : {int64_t{1024}, int64_t{16384}, int64_t{262144}, int64_t{4194304}}) {
+    std::vector<EvenExchange> flat, halo;
+    std::printf("  %11lld flat over HALO", (long long)bytes);
+    for (const int nodes : kNodes) {
+      const CardNetwork network = frontier_nodes(nodes);
+      flat.push_back(simulate_even_exchange(network, ExchangeOrder::kFlat, bytes));
+      halo.push_back(simulate_even_exchange(network, ExchangeOrder::kHalo, bytes));
+      const double ratio = flat.back().seconds / halo.back().seconds;
+      (nodes < kMany ? few : many).push_back(ratio);
+      std::printf(" %7.2f", ratio);
+      std::fflush(stdout);
     }
+    std::printf("\n");
+    print_sending("flat: sends", flat);
+    print_sending("HALO: sends", halo);
   }
+  print_range("below 16 nodes", few, "comparable");
+  print_range("from 16 nodes on", many, "1.1 to 9 x");
   std::printf(
-      "  Why 2 nodes are not comparable here: one after the other, flat has 8 latencies of 10 us "
-      "to "
-      "the other node, HALO one and 7 of 2 us,\n  80 / 24 us; all at once, one of 10 us against 10 "
-      "and 2. The paper's \"comparable\" lies between the two; how many messages RCCL has\n  on "
-      "their way at a time is not known here. Its 1.1 to 9 x from 16 nodes on are in the range of "
-      "the first but for 4 MiB: bytes alone\n  favour flat, since HALO moves 7 of 8 rows once more "
-      "in the node, at four times the rate: 1 / (1 + 7 / 8 / 4) = 0.82. That RCCL\n  does not fill "
-      "all four cards is what the paper says.\n");
+      "  If bytes alone took time and rows were passed on at the end, it would be %.2f x "
+      "everywhere: HALO moves 7 of 8 rows once more in the node. A flat exchange's receivers are "
+      "taken one after\n  the other, so that most senders wait meanwhile. That RCCL does not fill "
+      "all four cards is what the paper says; its order, and how many messages it has on their way "
+      "at a time, are not\n  known here.\n",
+      flat_by_bytes());
 }
 
 // A layer of a model on a device, of one row of 4096.
