@@ -60,16 +60,23 @@ double experts_alone_s(const std::vector<DividedCluster>& divided) {
   return 0;
 }
 
-// A row of a figure: the best layout, of all or of equal copies, and how much faster it is than
-// expert parallelism alone. Returns its MFU; 0: none fits.
-double print_best_layout(const std::string& name, const ModelSizes& model,
-                         const ClusterSheet& cluster, RunConfig config) {
+// What a row of a figure found: a step of the best layout, and what part of it devices compute,
+// cards send, and copies exchange sums. Zeros: no layout fits.
+struct FoundStep {
+  double mfu = 0, computing = 0, sending = 0, sums = 0;
+  int64_t too_large = 0;  // layouts that were left out
+};
+
+// Prints a row of a figure: the best layout, of all or of equal copies, and how much faster it is
+// than expert parallelism alone.
+FoundStep print_best_layout(const std::string& name, const ModelSizes& model,
+                            const ClusterSheet& cluster, RunConfig config) {
   config.total_devices = devices_of_nodes(config, cluster);
   const std::vector<DividedCluster> divided = divide_cluster(model, config, cluster, kSearchPlan);
   std::printf("  %-19s %4lld GPUs ", name.c_str(), (long long)config.total_devices);
   if (divided.empty()) {
     std::printf("no layout fits that is not too large to simulate\n");
-    return 0;
+    return {};
   }
   const EqualCopies& all = divided.front().copies;
   std::printf("%6.1f   %10.0f   %-9s ", 100 * all.mfu,
@@ -80,14 +87,16 @@ double print_best_layout(const std::string& name, const ModelSizes& model,
   const LayoutSearch& found = divided.front().found;
   const SearchedLayout& best = found.runs.front();
   const StepForecast& step = best.forecast.step;
+  const double compute_s = step.busy_s(Resource::kCompute);
+  const double send_s = step.busy_s(Resource::kNetwork);
   std::printf(
       "%s%s; devices compute %.3g s and cards send %.3g s of %.4g; %lld layouts tried, %lld too "
       "large to simulate\n",
-      best.text().c_str(), best.few_layers ? " (by a few layers)" : "",
-      step.busy_s(Resource::kCompute), step.busy_s(Resource::kNetwork), step.step_s(),
-      (long long)found.tried, (long long)found.too_large);
+      best.text().c_str(), best.few_layers ? " (by a few layers)" : "", compute_s, send_s,
+      step.step_s(), (long long)found.tried, (long long)found.too_large);
   std::fflush(stdout);
-  return all.mfu;
+  return {all.mfu, compute_s / all.step_s, send_s / all.step_s, all.sums_s / all.step_s,
+          found.too_large};
 }
 
 constexpr const char* kLayoutColumns =
@@ -106,12 +115,21 @@ ModelSizes of_parameters(const char* layers_of, double parameters) {
   return fewer;
 }
 
-// GiB of a GPU by Piper's equations with b = 1 for each GPU, rows of 4096 and flash attention: of
-// so many layers, whose experts `ep` GPUs divide, and of so many microbatches that wait for their
-// backward. `again`: layers are computed again, and of those that wait only the input is there.
-double equation_gib(const ModelShape& model, double layers, double ep, double in_flight,
-                    bool again) {
-  constexpr double kRow = 4096, kGibibyte = 1024.0 * 1024 * 1024;
+// GiB of a GPU by Piper's equations, in two parts.
+struct EquationGib {
+  double states = 0, activations = 0;  // states: with weights and gradients
+  double total() const { return states + activations; }
+  const char* limit() const { return states >= activations ? "states" : "activations"; }
+};
+
+constexpr double kGibibyte = 1024.0 * 1024 * 1024;
+
+// b = 1 for each GPU, rows of 4096 and flash attention: of so many layers, whose experts `ep` GPUs
+// divide, and of so many microbatches that wait for their backward. `again`: layers are computed
+// again, and of those that wait only the input is there.
+EquationGib equation_gib(const ModelShape& model, double layers, double ep, double in_flight,
+                         bool again) {
+  constexpr double kRow = 4096;
   const auto d = static_cast<double>(model.hidden_size);
   const auto f = static_cast<double>(model.expert_ffn);
   const auto experts = static_cast<double>(model.num_experts);
@@ -120,53 +138,59 @@ double equation_gib(const ModelShape& model, double layers, double ep, double in
   const double activations = 12 * kRow * d + 2 * 2 * kRow * 128 + 2 * kRow * k * (3 * f + d);
   const double waiting = layers * in_flight;
   const double held = again ? activations + waiting * 2 * kRow * d : waiting * activations;
-  return (states + held) / kGibibyte;
+  return {states / kGibibyte, held / kGibibyte};
 }
+
+// Figure 10's ways to use so many GPUs: EP alone, PP x EP, and that with layers computed again.
+struct MeshGib {
+  static constexpr double kEp = 32;
+  EquationGib alone, pipelined, again;
+
+  MeshGib(const ModelShape& model, double gpus) {
+    const auto layers = static_cast<double>(model.num_layers());
+    const double stages = gpus / kEp;
+    alone = equation_gib(model, layers, std::min(static_cast<double>(model.num_experts), gpus), 1,
+                         false);
+    pipelined = equation_gib(model, layers / stages, kEp, stages, false);
+    again = equation_gib(model, layers / stages, kEp, stages, true);
+  }
+};
 
 // Figure 10: the memory of a model by equations (2) and (4).
 void print_memory() {
-  constexpr double kEp = 32;
+  constexpr double kGpuGib = 64e9 / kGibibyte, kPaperGpus = 512;
   std::printf(
       "\nPiper, Figure 10: GiB a GPU of DeepSeek-V3's layers, as many as have 545 B parameters, "
       "which the paper's text says, and 615 B, which its caption says,\n  by its equations (2) (EP "
       "alone) and (4) (1F1B's first stage, PP x EP %.0f), b = 1 for each GPU, flash attention. The "
-      "paper: EP alone fits nowhere,\n  PP x EP on 64 nodes (64 GB a GPU, which are 59.6 GiB) and "
-      "more. Limited by: activations, or if layers are computed again, experts' weights and "
-      "states\n"
+      "paper: EP alone fits nowhere,\n  PP x EP on 64 nodes (64 GB a GPU, which are %.1f GiB) and "
+      "more. Of 545 B the larger part limits: states, with weights and gradients, or activations\n"
       "  assumes: the paper's equations. No step of these meshes is simulated: Figures 13 and 14 "
       "plan as many GPUs as equal copies of one run, each with the whole model\n"
       "        EP alone           PP x EP          computed again\n"
-      "  GPUs   545 B   615 B   545 B   615 B    545 B   615 B\n",
-      kEp);
+      "  GPUs   545 B   615 B   545 B   615 B    545 B   615 B   limited by, of 545 B\n",
+      MeshGib::kEp, kGpuGib);
   const ModelShape small = of_parameters("deepseek-v3", 545e9).shape;
   const ModelShape large = of_parameters("deepseek-v3", 615e9).shape;
   for (const int64_t nodes : {16, 32, 64, 128}) {
     const auto gpus = static_cast<double>(8 * nodes);
-    const double stages = gpus / kEp;
-    std::printf("  %4.0f", gpus);
-    for (const ModelShape* model : {&small, &large}) {
-      const auto layers = static_cast<double>(model->num_layers());
-      const double ep = std::min(static_cast<double>(model->num_experts), gpus);
-      std::printf(" %7.1f", equation_gib(*model, layers, ep, 1, false));
-    }
-    for (const bool again : {false, true}) {
-      if (again) std::printf(" ");
-      for (const ModelShape* model : {&small, &large}) {
-        const double layers = static_cast<double>(model->num_layers()) / stages;
-        std::printf(" %7.1f", equation_gib(*model, layers, kEp, stages, again));
-      }
-    }
-    std::printf("\n");
+    const MeshGib a(small, gpus), b(large, gpus);
+    std::printf("  %4.0f %7.1f %7.1f %7.1f %7.1f  %7.1f %7.1f   %s / %s / %s\n", gpus,
+                a.alone.total(), b.alone.total(), a.pipelined.total(), b.pipelined.total(),
+                a.again.total(), b.again.total(), a.alone.limit(), a.pipelined.limit(),
+                a.again.limit());
   }
-  const double waiting =
-      static_cast<double>(small.num_layers()) *
-      (equation_gib(small, 1, kEp, 1, false) - equation_gib(small, 1, kEp, 0, false));
+  const MeshGib on_paper(small, kPaperGpus);
+  const auto fits = [](const EquationGib& of) {
+    return of.total() <= kGpuGib ? "which fits" : "which does not fit";
+  };
   std::printf(
       "  With PP x EP, %.1f GiB of 545 B are activations, whatever the GPUs: PP microbatches wait "
-      "in the first stage, in 1 / PP of the layers. With these the paper's 64 nodes\n  do not "
-      "suffice; where layers are computed again, as it does selectively, they do. It does not say "
-      "which of both its figure has, nor which model's layers.\n",
-      waiting);
+      "in the first stage, in 1 / PP of the layers. With these a GPU of the paper's 64 nodes\n  "
+      "needs %.1f GiB, %s; where layers are computed again, as it does selectively, %.1f, %s. It "
+      "does not say which of both its figure has, nor which model's layers.\n",
+      on_paper.pipelined.activations, on_paper.pipelined.total(), fits(on_paper.pipelined),
+      on_paper.again.total(), fits(on_paper.again));
 }
 
 // Figure 13: other systems are not run here, so what a layout brings over EP alone is printed.
@@ -228,28 +252,36 @@ void print_growing_experts() {
       "13\n");
   std::printf(kLayoutColumns);
   const double peak = nodes_of_eight(1).nodes.front().device.peak_tflops;
-  std::string rates;
+  std::string rates, computing, sending, sums;
+  const auto add = [](std::string& list, const std::string& text) {
+    list += (list.empty() ? "" : ", ") + text;
+  };
   double first = 0;
+  int64_t too_large = 0;
   for (const int64_t nodes : {8, 16, 32, 64, 128}) {
     const ModelSizes model = m10b(2 * nodes);
     const double parameters = static_cast<double>(count_parameters(model.shape).total);
     const std::string name = strf("%lld experts, %.0f B", (long long)(2 * nodes), parameters / 1e9);
-    const double mfu =
+    const FoundStep found =
         print_best_layout(name, model, nodes_of_eight(nodes), rows_of_4096(128 * nodes));
-    if (first == 0) first = mfu;
-    rates += strf("%s%.1f on %lld", rates.empty() ? "" : ", ", mfu * peak, (long long)(8 * nodes));
-    if (first > 0 && mfu != first) rates += strf(" (%.0f %% of the first)", 100 * mfu / first);
+    if (first == 0) first = found.mfu;
+    add(rates, strf("%.1f on %lld", found.mfu * peak, (long long)(8 * nodes)));
+    if (first > 0 && found.mfu != first) {
+      rates += strf(" (%.0f %% of the first)", 100 * found.mfu / first);
+    }
+    add(computing, strf("%.0f", 100 * found.computing));
+    add(sending, strf("%.0f", 100 * found.sending));
+    add(sums, strf("%.0f", 100 * found.sums));
+    too_large += found.too_large;
   }
   std::printf(
       "  TFLOP/s a GPU: %s. The paper (MI250X): 39.4 on 512, 33 on 1024, 73 %% of those on 64\n"
-      "  Why less is left here: devices compute equally long in all rows, and the rest of a step "
-      "grows: what cards send (7 of 8 rows leave a node where 64 devices have a layer's\n  "
-      "experts, "
-      "none where 8 have) and the sums between copies. It is in part the search's limit: a run has "
-      "64 devices at most, so the model has copies, and of 64 devices pipelines,\n  whose stages "
-      "keep rows in nodes, are too large to simulate. On 32 of 256 GPUs they were simulated, and "
-      "have at most 38 %% MFU before sums, experts alone 42 %%.\n",
-      rates.c_str());
+      "  Of a step devices compute for %s %%, row by row; cards send for %s %%; and the sums "
+      "between copies, which nothing goes beside, take %s %%.\n  A run has %d devices at most, so "
+      "that the model has copies on more. %lld layouts were too large to simulate, of which any "
+      "may be faster.\n",
+      rates.c_str(), computing.c_str(), sending.c_str(), sums.c_str(), kMostDevices,
+      (long long)too_large);
 }
 
 }  // namespace

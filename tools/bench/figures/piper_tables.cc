@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "plan/exchange/expert_migration.h"
@@ -112,15 +113,25 @@ LayerBytes layer_bytes(const ModelSizes& model, const MachineSheet& sheet) {
   return bytes;
 }
 
+// Names what takes most of the bytes.
+const char* most_of(const LayerBytes& bytes) {
+  const std::pair<double, const char*> parts[] = {{bytes.weights, "weights"},
+                                                  {bytes.gradients, "gradients"},
+                                                  {bytes.states, "states"},
+                                                  {bytes.waiting, "what waits"},
+                                                  {bytes.in_layer, "in-layer"}};
+  return std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; })->second;
+}
+
 // Table III beside the pages of a run of one layer.
 void print_layer_memory() {
   std::printf(
       "\nPiper, Table III: GiB of one layer, one row of 4096: 64 d^2 + 48 E d f for the model, 12 "
-      "b s d + 2 b s k (3 f + d) for activations with flash attention,\n  beside a run's pages. "
-      "Limited by: the experts' states everywhere\n  assumes: in the paper multi-head attention; a "
-      "run has the model's own, embedding and head of 8 words, and a layer's input alone waits for "
-      "the backward, which computes the rest again\n  model               paper: model  "
-      "activations   run: weights  gradients  states  waiting  in-layer\n");
+      "b s d + 2 b s k (3 f + d) for activations with flash attention,\n  beside a run's pages, of "
+      "which it is limited by the largest\n  assumes: in the paper multi-head attention; a run has "
+      "the model's own, embedding and head of 8 words, and a layer's input alone waits for the "
+      "backward, which computes the rest again\n  model               paper: model  activations   "
+      "run: weights  gradients  states  waiting  in-layer   limited by\n");
   MachineSheet sheet = nodes_of_eight(1).nodes.front();
   sheet.device.count = 1;
   for (const char* name : {"mixtral-8x7b", "deepseek-v2", "deepseek-v3", "qwen3-30b-a3b"}) {
@@ -131,10 +142,10 @@ void print_layer_memory() {
     const double experts = 48 * static_cast<double>(model.shape.num_experts) * d * f;
     const double rows = 4096;
     const LayerBytes run = layer_bytes(model, sheet);
-    std::printf("  %-18s %13.2f %12.2f %14.2f %10.2f %7.2f %8.3f %9.2f\n", name,
+    std::printf("  %-18s %13.2f %12.2f %14.2f %10.2f %7.2f %8.3f %9.2f   %s\n", name,
                 (64 * d * d + experts) / kGiB, (12 * rows * d + 2 * rows * k * (3 * f + d)) / kGiB,
                 run.weights / kGiB, run.gradients / kGiB, run.states / kGiB, run.waiting / kGiB,
-                run.in_layer / kGiB);
+                run.in_layer / kGiB, most_of(run));
   }
 }
 
@@ -155,10 +166,10 @@ void print_migrations() {
                            {"DeepSeek-V3", 256, 7168, 2048, 21.00, 420.0}};
   std::printf(
       "\nPiper, Table IV: all experts of a layer move over 8 devices at 50 GB/s. The paper's bytes "
-      "are 16 a parameter; those of a run 12, as gradients stay.\n  Limited by: the link. Assumes: "
-      "every device sends and receives at once, three matrices an expert; the paper's GB are 2^30 "
-      "bytes in most rows\n  model            paper GB      ms   formula GB      ms   run GB      "
-      "ms\n");
+      "are 16 a parameter; those of a run 12, as gradients stay.\n  Limited by: the link, which "
+      "alone takes time in the formula. Assumes: every device sends and receives at once, three "
+      "matrices an expert; the paper's GB are 2^30 bytes in most rows\n"
+      "  model            paper GB      ms   formula GB      ms   run GB      ms\n");
   for (const Row& row : kRows) {
     const int64_t parameters = 3 * row.hidden * row.ffn;
     ExpertDevices before, after;  // every expert goes to the next device
