@@ -187,7 +187,24 @@ MachineSheet LayoutRace::sheet_of(const RunConfig& config, const std::vector<Thr
   return sheet;
 }
 
-std::optional<Layout> LayoutRace::search(std::string name, const std::vector<Throttle>& devices) {
+namespace {
+
+constexpr double kToOthers = 1e9;  // bytes a second to other machines, where there is none
+
+// The machine alone, or as many as there are devices, with a network as fast as the wires.
+ClusterSheet cluster_of(MachineSheet machine, size_t devices, const SlowLink::Speed& wire) {
+  const bool slow = wire.bytes_per_s > 0;
+  ClusterSheet cluster;
+  cluster.network.gb_s = 1e-9 * (slow ? wire.bytes_per_s : kToOthers);
+  cluster.network.latency_us = 1e6 * wire.latency_s;
+  cluster.nodes.assign(slow ? devices : 1, std::move(machine));
+  return cluster;
+}
+
+}  // namespace
+
+std::optional<Layout> LayoutRace::search(std::string name, const std::vector<Throttle>& devices,
+                                         const SlowLink::Speed& wire) {
   RunConfig config;
   config.data.sequence_len = config.train.micro_batch_tokens = step_.row_tokens;
   config.train.tokens_per_step = step_.tokens();
@@ -196,15 +213,19 @@ std::optional<Layout> LayoutRace::search(std::string name, const std::vector<Thr
   for (const Throttle& device : devices) config.train.devices.push_back(names_of({device}));
   config.total_devices = std::ssize(devices);
   config.memory.device = config.memory.host = MemorySize::of_bytes(8 * kGiB);
-  ClusterSheet cluster;
-  cluster.network.gb_s = 1;  // to other machines, of which there is none
-  cluster.nodes = {sheet_of(config, devices)};
+  const ClusterSheet cluster = cluster_of(sheet_of(config, devices), devices.size(), wire);
+  if (cluster.nodes.size() > 1) {
+    config.train.devices.resize(1);
+    config.parallel.exchange = ExchangeSetting::kFlat;  // the order of all layouts of a race
+  }
+  const std::vector<RunConfig> configs(cluster.nodes.size(), config);
   const ModelSizes model = need(read_model_sizes(directory_ + "/model"));
-  const LayoutSearch found = search_layouts(model, {&config, 1}, cluster, kFinePlan);
+  const LayoutSearch found = search_layouts(model, configs, cluster, kFinePlan);
   if (found.runs.empty()) return {};
   const RunConfig& best = found.runs.front().configs.front();
   CHECK(best.train.micro_batch_tokens == step_.row_tokens, "a race's microbatches are one row");
   Layout layout{.name = std::move(name), .devices = devices, .stages = best.stages()};
+  layout.wire = wire;
   layout.copies = best.copies();
   layout.pipeline = best.parallel.order;
   layout.zebra = best.zebra();

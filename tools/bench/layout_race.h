@@ -89,10 +89,14 @@ class LayoutRace {
   // Gives a layout of zebra its chunks, lags and, by Asym-EA, kept experts, chosen by the costs of
   // its devices.
   Layout plan_zebra(Layout layout, bool asym_ea);
-  // The layout that `plan --cluster` finds for such devices in a machine, whose costs of tasks are
-  // what they took in the newest round; none: no layout fits. It keeps rows as all of a race do,
-  // whatever the search says of that. REQUIRES: one of these devices was added.
-  std::optional<Layout> search(std::string name, const std::vector<Throttle>& devices);
+  // The layout that `plan --cluster` finds for such devices, whose costs of tasks are what they
+  // took in the newest round; none: no layout fits. They are planned in one machine, or where a
+  // wire has a rate, in as many machines, between which a device sends by a card as fast as a wire:
+  // what goes to several others at a time shares it there. The layout keeps rows as all of a race
+  // do, whatever the search says of that. REQUIRES: one of these devices was added; with a wire
+  // they are alike.
+  std::optional<Layout> search(std::string name, const std::vector<Throttle>& devices,
+                               const SlowLink::Speed& wire = {});
   // Wires that work for about this part of the layout's step, on average.
   SlowLink::Speed wire_for(const Layout& layout, double part_of_step);
   // The seconds of chunks on the devices of a layout.
