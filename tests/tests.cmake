@@ -339,17 +339,15 @@ set(long_tests trainer_fault_test root_promise_table_test root_promise_layers_te
   process_checkpoint_test process_mpi_test process_ranks_weights_test process_ranks_ends_test
   process_memory_test tokenizer_test predicted_bytes_test pager_test ranks_run_test
   stages_promise_test zebra_promise_test check_tree)
-set(longest_tests device_tables hexa_tables measured_shares_test process_plan_cluster_test
-  pipeline_promise_test process_moves_test es_moe_tables ranks_moves_test ranks_trainer_test
-  ranks_faults_test)
+set(longest_tests device_tables hexa_tables process_plan_cluster_test pipeline_promise_test
+  process_moves_test es_moe_tables ranks_moves_test ranks_trainer_test ranks_faults_test)
 if(NOT PAGODA_SANITIZE)
   list(APPEND longest_tests trainer_fault_every_call process_moves_every_call)
   list(APPEND long_tests attack_quick attack_self_test)
 endif()
 set_tests_properties(${long_tests} PROPERTIES COST 1)
 set_tests_properties(${longest_tests} PROPERTIES COST 2)
-# Its processes must come to a moment of their run in time. It begins first, and one test runs
-# beside it at most.
-set_tests_properties(process_lost_ranks_test PROPERTIES COST 3 PROCESSORS 2)
-# Shares follow the time that its devices take, to a tenth.
-set_tests_properties(measured_shares_test PROPERTIES RUN_SERIAL TRUE)
+# Processes of the one must come to a moment of their run in time, and shares of the other follow
+# the time that its devices take. They begin first, one behind the other, and with the jobs that
+# tools/test.sh gives two cores one test runs beside them at most.
+set_tests_properties(process_lost_ranks_test measured_shares_test PROPERTIES COST 3 PROCESSORS 2)
