@@ -20,7 +20,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kFirstMove = 2, kSwaps = 4;
+constexpr int64_t kFirstMove = 2, kSwaps = 2;
 
 // Ends the process, without a word to anybody, in place of one of its calls.
 class KilledCommunicator final : public Communicator {
