@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -12,8 +13,6 @@
 #include <cstring>
 #include <functional>
 #include <random>
-#include <set>
-#include <tuple>
 #include <vector>
 
 namespace pagoda {
@@ -34,21 +33,58 @@ inline std::vector<Levels> full_product(const Levels& counts,
   }
 }
 
+// A set of pairs of values of two factors. Without optimisation, as tests are compiled, it takes
+// those of half a million rows in a second.
+class LevelPairs {
+ public:
+  explicit LevelPairs(const Levels& counts) {
+    for (const int count : counts) {
+      first_.push_back(values_);
+      values_ += static_cast<size_t>(count);
+    }
+    has_.resize(values_ * values_, 0);
+  }
+
+  // Each of the row's pairs is in it from now on, or is not.
+  void set(const Levels& row, bool has) {
+    const std::vector<size_t> values = values_of(row);
+    for (size_t a = 0; a < values.size(); ++a) {
+      char* with_a = has_.data() + values[a] * values_;
+      for (size_t b = a + 1; b < values.size(); ++b) with_a[values[b]] = has;
+    }
+  }
+  // How many of the row's pairs are in it.
+  size_t count(const Levels& row) const {
+    const std::vector<size_t> values = values_of(row);
+    size_t found = 0;
+    for (size_t a = 0; a < values.size(); ++a) {
+      const char* with_a = has_.data() + values[a] * values_;
+      for (size_t b = a + 1; b < values.size(); ++b) found += with_a[values[b]] != 0;
+    }
+    return found;
+  }
+  bool empty() const { return std::find(has_.begin(), has_.end(), 1) == has_.end(); }
+
+ private:
+  // The numbers that the row's values have among those of all factors.
+  std::vector<size_t> values_of(const Levels& row) const {
+    std::vector<size_t> values = first_;
+    for (size_t f = 0; f < values.size(); ++f) values[f] += static_cast<size_t>(row[f]);
+    return values;
+  }
+
+  std::vector<size_t> first_;  // [factor] the number of its first value
+  size_t values_ = 0;
+  std::vector<char> has_;  // [value][value of a later factor]
+};
+
 // Rows of the full product that have each pair of values that it has: greedily, of some rows that
 // are drawn at random always the one with the most new pairs.
 inline std::vector<Levels> pairwise(const Levels& counts,
                                     const std::function<bool(const Levels&)>& valid) {
-  using Pair = std::tuple<size_t, int, size_t, int>;
-  const auto pairs_of = [&](const Levels& row) {
-    std::set<Pair> pairs;
-    for (size_t a = 0; a < row.size(); ++a) {
-      for (size_t b = a + 1; b < row.size(); ++b) pairs.insert({a, row[a], b, row[b]});
-    }
-    return pairs;
-  };
   const std::vector<Levels> all = full_product(counts, valid);
-  std::set<Pair> missing;
-  for (const Levels& row : all) missing.merge(pairs_of(row));
+  LevelPairs missing(counts);
+  for (const Levels& row : all) missing.set(row, true);
   std::mt19937 random(1);
   std::vector<Levels> rows;
   while (!missing.empty()) {
@@ -56,14 +92,13 @@ inline std::vector<Levels> pairwise(const Levels& counts,
     size_t most = 0;
     for (int draw = 0; draw < 200 || best == nullptr; ++draw) {
       const Levels& row = all[random() % all.size()];
-      size_t added = 0;
-      for (const Pair& pair : pairs_of(row)) added += missing.contains(pair);
+      const size_t added = missing.count(row);
       if (added > most) {
         best = &row;
         most = added;
       }
     }
-    for (const Pair& pair : pairs_of(*best)) missing.erase(pair);
+    missing.set(*best, false);
     rows.push_back(*best);
   }
   return rows;
