@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <tuple>
+#include <utility>
 
 #include "base/check.h"
 #include "tests/testing/files.h"
@@ -106,11 +108,17 @@ std::map<int64_t, double> RunTest::logged(const std::string& run_dir, const char
 }
 
 void RunTest::find_smallest_budgets() {
+  static std::map<Words, std::pair<std::string, std::string>> known;  // by the program
+  if (known.contains(program_)) {
+    std::tie(device_, host_) = known[program_];
+    return;
+  }
   for (std::string* budget : {&device_, &host_}) {
     const ProcessResult refused = run(train(flags("never")));
     *budget = named_budget(refused);
     ASSERT_NE(*budget, "") << refused.err;
   }
+  known[program_] = {device_, host_};
 }
 
 }  // namespace pagoda

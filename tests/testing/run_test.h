@@ -60,7 +60,7 @@ class RunTest : public testing::Test {
   std::string device_ = "1KiB", host_ = "1KiB";
 
  private:
-  void find_smallest_budgets();
+  void find_smallest_budgets();  // once for a program, whose runs have the same model and flags
 
   int processes_ = 0, exports_ = 0;
 };
