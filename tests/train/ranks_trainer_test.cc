@@ -190,11 +190,11 @@ TEST(RanksTrainer, TablesAreAtHomeWhereMemoryHasRoom) {
   }
 }
 
-// Four steps on one rank, on two and three, and on two of several devices, give one hash.
+// Four steps on two and then three ranks, and on two of two devices and then one of them, give the
+// bits of one process.
 void expect_alike_on_any_ranks(RankedTrainers& run) {
-  std::vector<std::string> hashes;
-  for (const auto& way : std::vector<std::vector<std::pair<int, int>>>{
-           {{1, 1}, {1, 1}}, {{2, 1}, {3, 1}}, {{2, 2}, {1, 2}}}) {
+  const std::vector<std::vector<std::pair<int, int>>> ways = {{{2, 1}, {3, 1}}, {{2, 2}, {1, 2}}};
+  for (const auto& way : ways) {
     run.begin();
     for (size_t i = 0; i < way.size(); ++i) {
       RunLeg leg{way[i].first, way[i].second};
@@ -205,10 +205,8 @@ void expect_alike_on_any_ranks(RankedTrainers& run) {
       expect_ok(run.run(leg));
       if (testing::Test::HasFailure()) return;
     }
-    hashes.push_back(run.sha256());
+    EXPECT_EQ(run.sha256(), run.expected()) << way[0].first << " ranks at first";
   }
-  EXPECT_EQ(hashes[1], hashes[0]);
-  EXPECT_EQ(hashes[2], hashes[0]);
 }
 
 // Every rank counts the tokens of all, and a correction's home is wherever its layer's is.
