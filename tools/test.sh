@@ -46,7 +46,7 @@ tsan_tests=(
   page_file_test page_file_crash_test
   pager_test checkpoint_test tokenizer_threads_test
   products_test ops_route_test ops_attention_test adam_test together_promise_test
-  root_promise_test step_trace_test trainer_fault_test exactly_once_test
+  root_promise_table_test step_trace_test trainer_fault_test
   ranks_trainer_test zebra_promise_test ranks_faults_test stages_promise_test
   cuda_nccl_link_test
   page_pool_test carrier_thread_test carrier_turns_test carrier_parts_test mpi_link_test

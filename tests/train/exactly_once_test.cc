@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "tests/testing/data_use.h"
-#include "tests/testing/sanitizer.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/token_cache.h"
 
@@ -14,9 +13,8 @@ namespace pagoda {
 namespace {
 
 constexpr uint64_t kSeed = 8;
-// Under ThreadSanitizer a step takes a second.
-constexpr uint64_t kEpochs = kUnderThreadSanitizer ? 2 : 3;
-constexpr int kInterruptions = kUnderThreadSanitizer ? 3 : 10;
+constexpr uint64_t kEpochs = 3;
+constexpr int kInterruptions = 10;
 
 struct History {
   std::vector<RowsUsed> steps;
