@@ -406,7 +406,7 @@ TEST(ZebraLags, ThoseThatWaitForEachOtherAreRefused) {
       << outcome.status.message();
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, ZebraPromise, testing::ValuesIn(fewer_when_sanitized(kRows, 3)));
+INSTANTIATE_TEST_SUITE_P(Rows, ZebraPromise, testing::ValuesIn(fewer_when_sanitized(kRows, 5)));
 
 }  // namespace
 }  // namespace pagoda
