@@ -24,9 +24,8 @@ asan_tests=(
   utf8_test tokenizer_test tokenizer_refusal_test tokenizer_vectors_test
   token_file_test dataset_test packed_step_test
   chat_test example_test inspection_test
-  device_test chunk_test open_storage_test storage_test storage_sim_test page_file_test
-  page_file_crash_test
-  residency_test residency_minimum_test residency_plan_test pager_test checkpoint_test
+  device_test chunk_test open_storage_test storage_test page_file_test page_file_crash_test
+  residency_test pager_test checkpoint_test
   ops_linear_test products_test ops_elementwise_test ops_swiglu_test ops_route_test
   ops_attention_test
   ops_cached_attention_test attention_blocks_test working_memory_test adam_test text_stream_test
@@ -35,7 +34,7 @@ asan_tests=(
   routing_trace_test
   ranks_run_test ranks_faults_test zebra_promise_test
   page_pool_test carrier_thread_test carrier_turns_test carrier_parts_test mpi_link_test
-  heartbeat_test heartbeat_ranks_test
+  heartbeat_test
   cuda_device_test cuda_run_test fuzz_replay_test
 )
 # ThreadSanitizer: what has threads, each kind of them once or twice. Ops share their work out in
