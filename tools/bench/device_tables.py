@@ -49,7 +49,8 @@ from table_text import add_scales, others_text, print_machine, print_rows, sprea
 SHAPES = {"full": Shape(256, 512, 2048, 128, 5, 3), "small": Shape(128, 256, 1024, 128, 5, 3),
           "tiny": Shape(64, 96, 256, 16, 4, 1, tiny=True)}
 SLOW = 12  # the slower of two unlike devices
-RATIOS = (1, 1.5, 2, 3, 4)
+RATIOS = {"full": (1, 1.5, 2, 3, 4), "tiny": (1, 3)}
+RATIOS["small"] = RATIOS["full"]
 EXPERTS = {"full": (8, 16, 32, 64), "small": (8, 32), "tiny": (8,)}
 # MiB: device, host
 BUDGETS = {"full": ((64, 256), (128, 512), (256, 1024)), "small": ((32, 128), (64, 256)),
@@ -105,13 +106,13 @@ def scaling(bench, _):
                 for count, name in names.items()])
 
 
-def shares(bench, _):
+def shares(bench, scale):
     rows = []
     # Small parts, so that shares of 1.5 to 1 and the like come out nearly exact.
     part = bench.shape.microbatch // 2
     small = {"train.micro_batch_tokens": part, "data.sequence_len": part,
              "train.shards": bench.shape.tokens // part}
-    for r in RATIOS:
+    for r in RATIOS[scale]:
         devices = f"cpu/{SLOW},cpu/{number(SLOW / r)}"
         base = resident(bench, 32) | small | {"train.devices": devices}
         variants = {kind: base | {"parallel.shares": kind} for kind in ("uniform", "speed")}
@@ -318,7 +319,7 @@ def most(bench, scale):
     outline = bench.folder / "outline"
     outline.mkdir()
     for device, host in BUDGETS[scale]:
-        for count in (1, 2):
+        for count in (2,) if scale == "tiny" else (1, 2):
             flags = one | {"memory.device": f"{device}MiB", "memory.host": f"{host}MiB",
                            "ranks": count}
 
