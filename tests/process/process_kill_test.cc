@@ -54,7 +54,7 @@ class KillTest : public InterruptedRunTest {
 
 // Kills, resumes and kills again until the run gets through, until every kind of moment was met.
 TEST_F(KillTest, KilledAtRandomInstants) {
-  constexpr int kKills = 48, kEarly = 2, kResumed = 10, kSaving = 10, kMostRuns = 60;
+  constexpr int kKills = 24, kEarly = 2, kResumed = 5, kSaving = 5, kMostRuns = 60;
   Flags flags = this->flags("run");
   flags["train.steps"] = "8";
   flags["train.save_steps"] = "1";
