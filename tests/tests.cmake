@@ -265,6 +265,11 @@ function(pagoda_bench name room)
   target_link_libraries(${name} PRIVATE ${room})
   add_dependencies(benches ${name})
 endfunction()
+# What several of them share, compiled once.
+add_library(bench_parts STATIC tools/bench/random_token_run.cc tools/bench/measured_run.cc
+  tools/bench/layout_race.cc tools/bench/race_tables.cc tools/bench/exchange/drawn_exchange.cc
+  tools/bench/exchange/executed_exchange.cc)
+target_link_libraries(bench_parts PUBLIC testing)
 # Asked by tools/make_tokenizer_vectors.py --check and tools/bench/tokenizer_bench.py.
 pagoda_bench(tokenizer_probe data tokenizer_probe.cc)
 # Asked by tools/make_template_vectors.py --check, check_template_spans.py, check_answer_places.py.
@@ -274,24 +279,22 @@ pagoda_bench(adam_probe bench adam_probe.cc)
 # Prints misses of residency's choices beside LRU's and the clairvoyant's.
 pagoda_bench(residency_study testing residency_study.cc)
 # Prints how far the simulator's times are from those of real steps on this machine.
-pagoda_bench(simulator_check testing simulator_check.cc measured_run.cc random_token_run.cc)
+pagoda_bench(simulator_check bench_parts simulator_check.cc)
 # Prints the same for steps on several devices, equal and not, whose links take time.
-pagoda_bench(device_check testing device_check.cc measured_run.cc random_token_run.cc)
+pagoda_bench(device_check bench_parts device_check.cc)
 # Prints how far predictions are from steps of models that were not measured beforehand.
-pagoda_bench(plan_check testing plan_check.cc measured_run.cc random_token_run.cc)
+pagoda_bench(plan_check bench_parts plan_check.cc)
 # Prints steps that page beside the least time this machine allows them.
-pagoda_bench(step_bound testing step_bound.cc random_token_run.cc)
+pagoda_bench(step_bound bench_parts step_bound.cc)
 # Prints HeterMoE's tables, executed on devices like its own, beside simulated ones.
-pagoda_bench(zebra_tables testing zebra_tables.cc order_search.cc race_tables.cc layout_race.cc
-  measured_run.cc random_token_run.cc)
+pagoda_bench(zebra_tables bench_parts zebra_tables.cc order_search.cc)
 # Tries most of them on models of no size.
 set_target_properties(zebra_tables PROPERTIES EXCLUDE_FROM_ALL OFF)
 add_test(NAME zebra_tables COMMAND zebra_tables ${PROJECT_BINARY_DIR} --tiny
   --only a40_v100,orders,errors,spread)
 set_tests_properties(zebra_tables PROPERTIES LABELS for_all)
 # Prints meshes of stages, experts and copies, and pipelines beside zebra, likewise.
-pagoda_bench(mesh_tables testing mesh_tables.cc race_tables.cc layout_race.cc measured_run.cc
-  random_token_run.cc)
+pagoda_bench(mesh_tables bench_parts mesh_tables.cc)
 # Prints what moves of experts between processes take and bring. Tried on a model of no size;
 # skipped without MPI.
 pagoda_bench(moves_study testing moves_study.cc)
@@ -304,13 +307,12 @@ set_tests_properties(moves_study moves_study_slowed
   PROPERTIES LABELS for_all SKIP_RETURN_CODE 69 TIMEOUT 300)
 # Prints how long stages of pipelines idle, and what their orders hold and read, beside what they
 # should; and how long all-to-alls take in each order, beside the least time for them.
-pagoda_bench(pipeline_tables testing pipeline_tables.cc measured_run.cc random_token_run.cc)
-pagoda_bench(exchange_tables testing exchange/exchange_tables.cc exchange/drawn_exchange.cc
-  exchange/executed_exchange.cc exchange/simulated_exchange.cc random_token_run.cc)
+pagoda_bench(pipeline_tables bench_parts pipeline_tables.cc)
+pagoda_bench(exchange_tables bench_parts exchange/exchange_tables.cc
+  exchange/simulated_exchange.cc)
 # Prints the same for processes of two devices, which tools/bench/exchange_machines.py starts in
 # network namespaces. Skipped without MPI.
-pagoda_bench(exchange_ranks testing exchange/exchange_ranks.cc exchange/drawn_exchange.cc
-  exchange/executed_exchange.cc random_token_run.cc)
+pagoda_bench(exchange_ranks bench_parts exchange/exchange_ranks.cc)
 set_target_properties(exchange_ranks PROPERTIES EXCLUDE_FROM_ALL OFF)
 add_test(NAME exchange_ranks
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/launcher.py 2
@@ -318,9 +320,9 @@ add_test(NAME exchange_ranks
 set_tests_properties(exchange_ranks
   PROPERTIES LABELS for_all SKIP_RETURN_CODE 69 TIMEOUT 300)
 # Prints how long two models take at once, beside one after the other and Aurora's formulas.
-pagoda_bench(colocation_tables testing colocation_tables.cc served_run.cc random_token_run.cc)
+pagoda_bench(colocation_tables bench_parts colocation_tables.cc served_run.cc)
 # Prints what copies of rows cost, and what reading them in place saves.
-pagoda_bench(row_copies bench row_copies.cc random_token_run.cc)
+pagoda_bench(row_copies bench_parts row_copies.cc)
 foreach(tables mesh_tables pipeline_tables exchange_tables colocation_tables row_copies)
   set_target_properties(${tables} PROPERTIES EXCLUDE_FROM_ALL OFF)
   add_test(NAME ${tables} COMMAND ${tables} --tiny WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
