@@ -21,29 +21,39 @@ struct Group {
   ExpertDevices at;                 // [one of experts] place
   std::vector<int64_t> rows;        // [one of experts] mean in kParts of a row
   std::vector<int32_t> kind;        // [one of experts] which of them is the first alike
-  std::vector<int64_t> bytes;       // [one of experts] moved_bytes()
   std::vector<double> place_row_s;  // [place]
-  std::vector<int> place_rank;      // [place]
-
-  int rank_of(int32_t place) const { return place_rank[static_cast<size_t>(place)]; }
 };
 
-// Exchanges in their order: a rank makes its own one behind the other, with the other rank of each.
+// Exchanges in the order in which a run makes them, of one layer or of several: a rank makes its
+// own one behind another, and each of them waits until both of its ranks are free.
 class Exchanges {
  public:
-  explicit Exchanges(int ranks) : until_(static_cast<size_t>(ranks), 0) {}
-
-  // `bytes`: each way. Within a rank nothing goes.
-  void add(int a, int b, int64_t bytes) {
-    if (a == b) return;
-    int64_t &of_a = until_[static_cast<size_t>(a)], &of_b = until_[static_cast<size_t>(b)];
-    of_a = of_b = std::max(of_a, of_b) + bytes;
-    all_ += 2 * bytes;
+  explicit Exchanges(const RunShape& shape)
+      : shape_(&shape), until_(static_cast<size_t>(shape.ranks()), 0) {
+    for (int64_t r = 0; r < std::ssize(shape.records); ++r) home_.push_back(shape.home_rank(r));
   }
-  int64_t bytes() const { return all_; }
-  int64_t in_turn() const { return *std::max_element(until_.begin(), until_.end()); }
+
+  // Within a rank nothing goes.
+  void add(const HomeSwap& swap) {
+    int &of_a = home_[static_cast<size_t>(swap.a)], &of_b = home_[static_cast<size_t>(swap.b)];
+    if (of_a == of_b) return;
+    int64_t &a = until_[static_cast<size_t>(of_a)], &b = until_[static_cast<size_t>(of_b)];
+    const int64_t bytes = moved_bytes(*shape_, swap.a);
+    a = b = std::max(a, b) + bytes;
+    all_ += 2 * bytes;
+    std::swap(of_a, of_b);
+  }
+
+  // Tells what those so far take. `bytes_per_s`: StepTimes's.
+  void tell(double bytes_per_s, HomeMoves& moves) const {
+    moves.bytes = all_;
+    moves.in_turn_bytes = *std::max_element(until_.begin(), until_.end());
+    moves.move_s = all_ > 0 ? static_cast<double>(moves.in_turn_bytes) / bytes_per_s : 0;
+  }
 
  private:
+  const RunShape* shape_;
+  std::vector<int> home_;       // [record] its rank
   std::vector<int64_t> until_;  // [rank] bytes that go one behind the other until it is ready
   int64_t all_ = 0;
 };
@@ -94,7 +104,6 @@ Group group_of(const RunShape& shape, int64_t layer, const RowMeans& means,
     if (place < 0) {
       place = static_cast<int>(speed.size());
       speed.push_back(0);
-      group.place_rank.push_back(shape.rank_of(device));
     }
     speed[static_cast<size_t>(place)] += 1 / row_s[static_cast<size_t>(device)];
   }
@@ -106,7 +115,6 @@ Group group_of(const RunShape& shape, int64_t layer, const RowMeans& means,
     size_t first = 0;
     while (!alike(record_of(shape, layer, group.experts[first]), expert)) ++first;
     group.kind.push_back(static_cast<int32_t>(first));
-    group.bytes.push_back(moved_bytes(shape, shape.expert(layer, e)));
     group.at.push_back(places[static_cast<size_t>(by_rank ? shape.rank_of(home) : home)]);
     group.rows.push_back(std::llround(rows[static_cast<size_t>(e)] * kParts));
   }
@@ -205,21 +213,15 @@ HomeMoves layer_moves(const RunShape& shape, int64_t layer, const RowMeans& mean
   const Busiest before = busiest(group);
   LayerClock clock(shape, layer, means.of_layer(layer), row_s);
   const double before_s = clock.end_s();
-  ExpertDevices at = group.at;
   HomeMoves best, so_far;
-  Exchanges exchanges(shape.ranks());
+  Exchanges exchanges(shape);
   for (size_t i = 0; i < swaps.size(); ++i) {
     const auto a = static_cast<size_t>(swaps[i].a), b = static_cast<size_t>(swaps[i].b);
-    exchanges.add(group.rank_of(at[a]), group.rank_of(at[b]), group.bytes[a]);
-    so_far.bytes = exchanges.bytes();
-    so_far.in_turn_bytes = exchanges.in_turn();
-    if (so_far.bytes > 0) {
-      so_far.move_s = static_cast<double>(so_far.in_turn_bytes) / times.bytes_per_s;
-    }
-    std::swap(at[a], at[b]);
-    so_far.swaps.push_back(
-        {shape.expert(layer, group.experts[a]), shape.expert(layer, group.experts[b])});
-    clock.exchange(so_far.swaps.back());
+    const HomeSwap& swap = so_far.swaps.emplace_back(
+        HomeSwap{shape.expert(layer, group.experts[a]), shape.expert(layer, group.experts[b])});
+    exchanges.add(swap);
+    exchanges.tell(times.bytes_per_s, so_far);
+    clock.exchange(swap);
     // The clock goes through all waves of the layer each time.
     if (!std::has_single_bit(i + 1) && i + 1 < swaps.size()) continue;
     so_far.gain_s = before_s - clock.end_s();
@@ -297,24 +299,29 @@ HomeMoves choose_moves(const RunShape& shape, const RowMeans& means, const StepT
   HomeMoves all;
   if (row_s.empty() || !(times.step_s > 0)) return all;
   const auto steps = static_cast<double>(every);
-  double left_s = kMostShare * steps * times.step_s;
+  const double most_s = kMostShare * steps * times.step_s;
   std::vector<HomeMoves> layers;
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     if (means.of_layer(l).empty()) continue;
-    HomeMoves moves = layer_moves(shape, l, means, times, row_s, kHorizon * steps, left_s);
+    HomeMoves moves = layer_moves(shape, l, means, times, row_s, kHorizon * steps, most_s);
     if (!moves.swaps.empty()) layers.push_back(std::move(moves));
   }
   std::stable_sort(layers.begin(), layers.end(), [](const HomeMoves& a, const HomeMoves& b) {
     return a.gain_s * b.move_s > b.gain_s * a.move_s;
   });
+  // Layers whose exchanges are of other ranks move at once.
+  Exchanges exchanges(shape);
   for (const HomeMoves& layer : layers) {
-    if (layer.move_s > left_s) continue;
-    left_s -= layer.move_s;
-    all.swaps.insert(all.swaps.end(), layer.swaps.begin(), layer.swaps.end());
-    all.gain_s += layer.gain_s;
-    all.move_s += layer.move_s;
-    all.bytes += layer.bytes;
-    all.in_turn_bytes += layer.in_turn_bytes;
+    Exchanges longer = exchanges;
+    for (const HomeSwap& swap : layer.swaps) longer.add(swap);
+    HomeMoves with;
+    longer.tell(times.bytes_per_s, with);
+    if (with.move_s > most_s) continue;
+    exchanges = std::move(longer);
+    with.gain_s = all.gain_s + layer.gain_s;
+    with.swaps = std::move(all.swaps);
+    with.swaps.insert(with.swaps.end(), layer.swaps.begin(), layer.swaps.end());
+    all = std::move(with);
   }
   return all.gain_s >= kLeastGain * times.step_s ? all : HomeMoves();
 }

@@ -157,6 +157,41 @@ TEST(HomeMoves, OfOtherRanksGoOnAtOnce) {
   EXPECT_NEAR(moves.move_s, 1, 1e-12);
 }
 
+// Two layers whose experts are on two ranks each, with the rows of TwoRanks: an exchange of a
+// second in either. Those of ranks 0 and 1, and of 2 and 3, go on at once; what has a rank in
+// common takes two seconds, of which a twentieth of ten steps of 3 s has no room.
+TEST(HomeMoves, OfOtherLayersGoOnAtOnceBetweenOtherRanks) {
+  for (const int first : {2, 1, 0}) {  // of the ranks of the second layer's experts
+    SCOPED_TRACE(first);
+    RunShape shape = shape_of({0, 0, 1, 1}, {0, 1, 2, 3});
+    shape.num_layers = 2;
+    shape.is_moe = {1, 1};
+    shape.layer_record = {1, 6};
+    const RecordShape head = shape.records.back();
+    shape.records.back() = {10, 1, -1, 0, 100};
+    for (const int64_t e : {0, 1, 2, 3}) {
+      shape.records.push_back({100, 1, e, e < 2 ? first : first + 1, 1000});
+    }
+    shape.records.push_back(head);
+    RowMeans means(10);
+    const std::vector<std::vector<int64_t>> layers(2, {600, 200, 100, 100});
+    for (int i = 0; i < 10; ++i) means.add(layers);
+    const std::vector<HomeSwap> both = {{2, 4}, {7, 9}};
+    for (const double step_s : {3.0, 5.0}) {
+      SCOPED_TRACE(step_s);
+      const StepTimes times{step_s, {1e-3, 1e-3, 1e-3, 1e-3}, 1200};
+      const HomeMoves moves = choose_moves(shape, means, times, 10);
+      const int64_t layers_moved = first == 2 || step_s > 4 ? 2 : 1;
+      EXPECT_EQ(moves.swaps, std::vector(both.begin(), both.begin() + layers_moved));
+      EXPECT_NEAR(moves.gain_s, 0.1 * static_cast<double>(layers_moved), 1e-12);
+      EXPECT_EQ(moves.bytes, layers_moved * 2400);
+      const int64_t in_turn = first == 2 ? 1 : layers_moved;
+      EXPECT_EQ(moves.in_turn_bytes, in_turn * 1200);
+      EXPECT_NEAR(moves.move_s, static_cast<double>(in_turn), 1e-12);
+    }
+  }
+}
+
 // Device 1 takes twice as long: 500 rows there are 1 s, 500 on device 0 half of that. With experts
 // 2 and 1 for each other there are 300 rows in 0.6 s, and 700 in 0.7 s.
 TEST(HomeMoves, OfUnequalDevices) {
