@@ -268,12 +268,14 @@ TEST(HomeMoves, OnlyOfLikeExperts) {
   shape.shard_device = {0};
   EXPECT_TRUE(may_exchange(shape, {2, 4}));
   EXPECT_FALSE(may_exchange(shape, {2, 5})) << "it stays where attention is";
+  // Devices 1 and 2 have 800 and 100 rows, which expert 0 for expert 2 makes 300 and 600. What
+  // device 0 has they do not wait for.
+  shape.microbatches = shape.sums.chunks = 2;
   const RowMeans means = means_of({600, 200, 100, 5000}, 10);
   const StepTimes times{9, {1e-3, 1e-3, 1e-3}, 12000};
-  for (const HomeSwap& swap : choose_moves(shape, means, times, 10).swaps) {
-    EXPECT_NE(swap.a, 5);
-    EXPECT_NE(swap.b, 5);
-  }
+  const HomeMoves moves = choose_moves(shape, means, times, 10);
+  EXPECT_EQ(moves.swaps, (std::vector<HomeSwap>{{2, 4}}));
+  EXPECT_NEAR(moves.gain_s, 0.2, 1e-12);
 }
 
 // Tokens that choose two of sixteen experts each, all alike: over many runs nothing ever moves,
