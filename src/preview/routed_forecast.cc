@@ -13,6 +13,7 @@
 #include "plan/memory/memory_plan.h"
 #include "plan/rounds/traffic.h"
 #include "plan/step/expert_seats.h"
+#include "preview/row_speeds.h"
 
 namespace pagoda {
 namespace {
@@ -98,9 +99,8 @@ class RoutedRun {
         link_(link),
         trace_(trace),
         shape_(ranks_.front().run.shape) {
-    const std::vector<DeviceSetup>& devices = ranks_.front().run.devices;
     speeds_.assign(static_cast<size_t>(shape_.devices), 1);
-    for (size_t d = 0; d < devices.size(); ++d) speeds_[d] = devices[d].expert_speed();
+    if (shape_.num_experts > 0) speeds_ = row_speeds(model.shape, ranks_);
   }
 
   Result<RoutedForecast> forecast();
@@ -128,7 +128,7 @@ class RoutedRun {
   const RoutedLink link_;
   const RoutingTrace& trace_;
   RunShape shape_;              // the run's, as its experts are computed
-  std::vector<double> speeds_;  // [device]
+  std::vector<double> speeds_;  // [device] row_speeds()
   RowMeans learnt_{1};          // of the steps that homes follow from
   std::vector<const RoutedStep*> tried_;
   RoutedForecast forecast_;
@@ -141,7 +141,8 @@ void RoutedRun::learn() {
   }
 }
 
-// Swaps by a run's rule (plan/exchange/home_moves.h), whatever they cost.
+// Swaps by a run's rule (plan/exchange/home_moves.h), whatever they cost. It goes by the times that
+// rows are measured to take, whatever parallel.shares says.
 Homes RoutedRun::by_swaps(SwapPartner partner) const {
   std::vector<double> row_s;
   for (const double speed : speeds_) row_s.push_back(1 / speed);

@@ -180,24 +180,14 @@ Status join(std::vector<RankSettings>& ranks) {
   return Status();
 }
 
-// What a GPU does by its sheet: tokens that it attends to in a second, and rows of experts, of
-// which each has those of a microbatch's even share.
+// What a GPU does by its sheet: tokens that it attends to in a second, and rows of experts.
 void take_speeds(const ModelShape& model, const RankSettings& rank, DeviceSetup& device) {
-  const WorkspaceSize& size = rank.setup.size;
   CostSettings work;
   work.sequence_len = rank.config.data.sequence_len;
-  const MachineProfile costs =
-      task_costs(rank.sheet, model, make_run_shape(model, rank.setup), work);
-  const auto speed = [&](TaskKind forward, TaskKind backward, int64_t units) {
-    const auto amount = static_cast<double>(units);
-    return amount / (costs.of(forward).seconds(amount) + costs.of(backward).seconds(amount));
-  };
-  const int64_t tokens = size.microbatch_tokens;
-  device.measured_attention = speed(TaskKind::kAttention, TaskKind::kAttentionBackward, tokens) /
-                              static_cast<double>(model.num_layers());
-  if (model.num_experts == 0) return;
-  const int64_t rows = div_ceil(tokens * model.experts_per_token, model.num_experts);
-  device.measured_experts = speed(TaskKind::kExpert, TaskKind::kExpertBackward, rows);
+  const RunShape run = make_run_shape(model, rank.setup);
+  const TaskCosts costs = task_costs(rank.sheet, model, run, work).tasks;
+  device.measured_attention = token_speed(costs, run) / static_cast<double>(model.num_layers());
+  if (model.num_experts > 0) device.measured_experts = row_speed(costs, run);
 }
 
 // With parallel.shares = measured GPUs have the shares that a run gives them once it has measured

@@ -5,6 +5,9 @@
 #include <functional>
 #include <numeric>
 #include <optional>
+#include <utility>
+
+#include "preview/row_speeds.h"
 
 namespace pagoda {
 namespace {
@@ -14,15 +17,13 @@ constexpr int kMostSharing = 16;  // a plan stays one of seconds
 using Configs = std::vector<RunConfig>;  // [rank]
 
 // In small whole numbers, where speeds are in ratios of such.
-std::vector<std::string> hidden_shares_by_speed(const PlannedRun& run) {
+std::vector<std::string> hidden_shares_by_speed(const ModelShape& model,
+                                                std::span<const PlannedRank> ranks) {
   constexpr double kFastest = 60;
-  std::vector<double> speeds(static_cast<size_t>(run.shape.devices), 1);
-  for (size_t d = 0; d < run.devices.size(); ++d) speeds[d] = run.devices[d].expert_speed();
-  const double fastest = *std::max_element(speeds.begin(), speeds.end());
   std::vector<int64_t> shares;
   int64_t divisor = 0;
-  for (const double speed : speeds) {
-    shares.push_back(std::max<int64_t>(1, std::llround(kFastest * speed / fastest)));
+  for (const double speed : row_speeds(model, ranks)) {
+    shares.push_back(std::max<int64_t>(1, std::llround(kFastest * speed)));
     divisor = std::gcd(divisor, shares.back());
   }
   std::vector<std::string> texts;
@@ -30,11 +31,12 @@ std::vector<std::string> hidden_shares_by_speed(const PlannedRun& run) {
   return texts;
 }
 
-Configs model_centric(std::span<const RunConfig> configs, const PlannedRun& run) {
+Configs model_centric(std::span<const RunConfig> configs,
+                      const std::vector<std::string>& hidden_shares) {
   Configs changed(configs.begin(), configs.end());
   for (RunConfig& config : changed) {
     config.parallel.sharing = Sharing::kModel;
-    config.parallel.hidden_shares = hidden_shares_by_speed(run);
+    config.parallel.hidden_shares = hidden_shares;
   }
   return changed;
 }
@@ -93,8 +95,8 @@ std::vector<SharingChoice> recommend_sharing(const ModelSizes& model,
   static constexpr const char* kModelKeys[] = {"parallel.sharing", "parallel.hidden_shares"};
   auto runs = planned_ranks(model, configs, cluster);
   if (!runs.ok() || configs.front().parallel.sharing == Sharing::kModel) return {};
-  const PlannedRun& run = runs->front();
-  if (run.shape.devices == 1 || run.shape.devices > kMostSharing) return {};
+  const RunShape& shape = runs->front().shape;
+  if (shape.num_experts == 0 || shape.devices == 1 || shape.devices > kMostSharing) return {};
   const auto before_s = shared_step_s(model, {configs.begin(), configs.end()}, cluster, limits);
   if (!before_s) return {};
   std::vector<SharingChoice> choices;
@@ -105,7 +107,11 @@ std::vector<SharingChoice> recommend_sharing(const ModelSizes& model,
         {named_settings(changed.front(), keys), *changed_s, *before_s / *changed_s - 1});
   };
   if (may_be_data_centric(configs.front())) add(data_centric(configs), kDataKeys);
-  add(model_centric(configs, run), kModelKeys);
+  std::vector<PlannedRank> ranks;
+  for (size_t r = 0; r < runs->size(); ++r) {
+    ranks.push_back({std::move((*runs)[r]), &cluster.nodes[r]});
+  }
+  add(model_centric(configs, hidden_shares_by_speed(model.shape, ranks)), kModelKeys);
   std::ranges::stable_sort(choices, std::ranges::greater(), &SharingChoice::gain);
   return choices;
 }

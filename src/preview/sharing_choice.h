@@ -1,8 +1,9 @@
 // Says whether a run would be faster if its devices shared experts in another way of HEXA-MoE's
 // (section 3.3): data-centric, where weights travel to rows that would have more bytes, for which
 // an expert's gradient must be summed by shards (train.expert_shards); or model-centric, where each
-// device has a part of every expert (parallel.sharing = model). Both determine bits, so that a plan
-// recommends them, and nothing chooses them for a run. Pure.
+// device has a part of every expert (parallel.sharing = model), in proportion to its speed at rows
+// by its machine's sheet. Both determine bits, so that a plan recommends them, and nothing chooses
+// them for a run. Pure.
 #pragma once
 
 #include <span>

@@ -91,6 +91,41 @@ TEST_F(SharingChoiceTest, BySpeedAlsoOnRanks) {
   EXPECT_EQ(recommend(3).front().settings.back().second, "[\"1\", \"1\", \"1\"]");
 }
 
+std::string hidden_shares(const std::vector<SharingChoice>& choices) {
+  for (const SharingChoice& choice : choices) {
+    const auto& [key, value] = choice.settings.back();
+    if (key == "parallel.hidden_shares") return value;
+  }
+  return "none";
+}
+
+// What a row takes is by the machine's sheet, whatever the run file says of its devices.
+TEST_F(SharingChoiceTest, ByTheRatesOfMachines) {
+  RunConfig& config = run_.config();
+  config.train.devices = {"cpu/8"};
+  ClusterSheet cluster = cluster_of(2);
+  cluster.nodes[1].device.gemm_tflops /= 2;
+  cluster.nodes[1].device.memory_gb_s /= 2;
+  const auto shares_on_cluster = [&] {
+    return hidden_shares(recommend_sharing(model(), configs_on(cluster), cluster, kSearchPlan));
+  };
+  EXPECT_EQ(shares_on_cluster(), "[\"2\", \"1\"]");
+  // Two A40 and two V100, with 112 and 90 TFLOP/s, at a thousandth of their rates.
+  cluster =
+      read_cluster_sheet(std::string(PAGODA_GOLDEN_DIR) + "/../../configs/clusters/a40-v100.toml")
+          .take();
+  for (MachineSheet& node : cluster.nodes) {
+    node.device.gemm_tflops /= 1000;
+    node.device.weight_gb_s = 1e6;
+    node.device.launch_us = 0;
+  }
+  config.train.devices = {"auto"};
+  for (const ShareKind shares : {ShareKind::kSpeed, ShareKind::kMeasured}) {
+    config.parallel.shares = shares;
+    EXPECT_EQ(shares_on_cluster(), "[\"5\", \"5\", \"4\", \"4\"]");
+  }
+}
+
 TEST_F(SharingChoiceTest, NotWhereARunCannotHaveThem) {
   RunConfig& config = run_.config();
   config.optim.clip = ClipKind::kPerExpert;

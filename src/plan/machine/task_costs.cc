@@ -190,11 +190,27 @@ MachineProfile Costs::profile() const {
   return p;
 }
 
+// Units a second, of which a task has so many.
+double speed(const TaskCosts& costs, TaskKind forward, TaskKind backward, int64_t units) {
+  const auto amount = static_cast<double>(units);
+  return amount / (costs[static_cast<size_t>(forward)].seconds(amount) +
+                   costs[static_cast<size_t>(backward)].seconds(amount));
+}
+
 }  // namespace
 
 MachineProfile task_costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
                           const CostSettings& work) {
   return Costs(sheet, model, run, work).profile();
+}
+
+double token_speed(const TaskCosts& costs, const RunShape& run) {
+  return speed(costs, TaskKind::kAttention, TaskKind::kAttentionBackward, run.microbatch_tokens);
+}
+
+double row_speed(const TaskCosts& costs, const RunShape& run) {
+  const int64_t rows = div_ceil(run.microbatch_tokens * run.experts_per_token, run.num_experts);
+  return speed(costs, TaskKind::kExpert, TaskKind::kExpertBackward, rows);
 }
 
 }  // namespace pagoda

@@ -39,4 +39,10 @@ struct CostSettings {
 MachineProfile task_costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
                           const CostSettings& work);
 
+// What a device of these costs does in a second, forward and backward: tokens of a microbatch that
+// it attends to in a layer, and rows of experts, of which each has an even share of a microbatch's.
+// REQUIRES of row_speed: the run has experts.
+double token_speed(const TaskCosts& costs, const RunShape& run);
+double row_speed(const TaskCosts& costs, const RunShape& run);
+
 }  // namespace pagoda

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/sheet_file.h"
+#include "preview/row_speeds.h"
 #include "preview/run_forecast.h"
 #include "tests/preview/published_configs.h"
 #include "tests/testing/tiny_run.h"
@@ -51,23 +52,29 @@ struct Recorded {
 
   // The ranks of so many processes on such machines, each with these devices.
   std::vector<PlannedRank> ranks_of(const char* devices, size_t count = 2) {
+    return ranks_on(std::vector<MachineSheet>(count, sheet), devices);
+  }
+  // The ranks of a process on each machine.
+  std::vector<PlannedRank> ranks_on(std::vector<MachineSheet> machines, const char* devices) {
     model = read_model_sizes(run.config().model.path).take();
     RunConfig config = run.config();
     config.train.devices = {devices};
-    ClusterSheet cluster;
     cluster.network.gb_s = 1;
-    cluster.nodes.assign(count, sheet);
+    cluster.nodes = std::move(machines);
     config.total_devices = trace.shape.microbatches;  // a device for each
-    const std::vector<RunConfig> configs(count, config);
+    const std::vector<RunConfig> configs(cluster.nodes.size(), config);
     std::vector<PlannedRank> ranks;
     std::vector<PlannedRun> runs = planned_ranks(model, configs, cluster).take();
-    for (PlannedRun& planned : runs) ranks.push_back({std::move(planned), &sheet});
+    for (size_t r = 0; r < runs.size(); ++r) {
+      ranks.push_back({std::move(runs[r]), &cluster.nodes[r]});
+    }
     return ranks;
   }
 
   TinyRun run;
   RoutingTrace trace;
   MachineSheet sheet = machine("cpu-2-cores");
+  ClusterSheet cluster;
   ModelSizes model;
 };
 
@@ -118,6 +125,32 @@ TEST(RoutedForecast, HomesFollowFromTheSpeedOfDevices) {
   for (const size_t swaps : {1, 2}) {
     EXPECT_EQ(routed->homes[swaps].moved_experts, 2) << swaps;
     EXPECT_NEAR(routed->homes[swaps].imbalance, 28.0 / 24, 1e-12) << swaps;
+  }
+}
+
+// GPUs of different machines have homes alike, and experts 1 and 3 with 20 rows are where a row
+// takes three times as long: 60 beside 12, where the mean is of 32 rows over four thirds, 24. Both
+// are exchanged for others, which leaves 20 rows and three times 12. By equal speeds one exchange
+// would do, after which either device has 16.
+TEST(RoutedForecast, HomesFollowFromTheRatesOfMachines) {
+  for (const ShareKind shares : {ShareKind::kSpeed, ShareKind::kMeasured}) {
+    Recorded recorded(2, 4);
+    recorded.run.config().parallel.shares = shares;
+    recorded.add(1, {{3, 5, 3, 5}, {3, 5, 3, 5}});
+    MachineSheet slow = machine("gpu-a40");
+    slow.device.gemm_tflops /= 3;
+    slow.device.weight_gb_s /= 3;
+    slow.device.memory_gb_s /= 3;
+    slow.device.launch_us *= 3;
+    const std::vector<PlannedRank> ranks = recorded.ranks_on({machine("gpu-a40"), slow}, "auto");
+    auto routed =
+        forecast_routed(recorded.model, ranks, {{0, 1 / kRate, 0}, kRate}, recorded.trace);
+    ASSERT_TRUE(routed.ok()) << routed.status().message();
+    EXPECT_NEAR(routed->homes[0].imbalance, 60.0 / 24, 1e-12);
+    for (const size_t swaps : {1, 2}) {
+      EXPECT_EQ(routed->homes[swaps].moved_experts, 4) << swaps;
+      EXPECT_NEAR(routed->homes[swaps].imbalance, 36.0 / 24, 1e-12) << swaps;
+    }
   }
 }
 
@@ -261,6 +294,30 @@ TEST(RoutedForecast, ARankMayBeLeftWithoutExperts) {
   EXPECT_EQ(routed->homes[3].moved_experts, 1);
   EXPECT_EQ(routed->homes[3].imbalance, 2);  // two of four devices have all rows
   EXPECT_GT(routed->homes[3].move_s, 0);
+}
+
+// Each expert has 512 rows of 4096 tokens that choose 8 of 64 experts. Matrices of 2048 x 1024 are
+// in three products forward and in eight backward, where two are repeated. Forward three are read
+// in bf16, backward six, and three sums in fp32 are written. A row of 2048 or 1024 bf16 is read or
+// written six times and eight times in both.
+TEST(RowSpeeds, AreThoseOfSheets) {
+  const auto seconds = [](double gemm_tflops, double gb_s) {
+    constexpr double kRows = 512, kMatrix = 2048 * 1024, kLaunchS = 5e-6;
+    const double bytes = kRows * 2 * (6 * 2048 + 8 * 1024) + (9 * 2 + 3 * 4) * kMatrix;
+    return kRows * 11 * 2 * kMatrix / (gemm_tflops * 1e12) + bytes / (gb_s * 1e9) + 2 * kLaunchS;
+  };
+  const double a40_s = seconds(112, 620), v100_s = seconds(90, 800);
+  const ClusterSheet cluster = read_cluster_sheet(configs("clusters/a40-v100.toml")).take();
+  const ModelSizes model = published("olmoe-1b-7b");
+  std::vector<PlannedRun> runs = planned_ranks(model, rows_of(16, 4096, cluster), cluster).take();
+  std::vector<PlannedRank> ranks;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    ranks.push_back({std::move(runs[r]), &cluster.nodes[r]});
+  }
+  const std::vector<double> speeds = row_speeds(model.shape, ranks);
+  ASSERT_EQ(speeds.size(), 4u);
+  EXPECT_LT(a40_s, v100_s);
+  for (size_t d = 0; d < 4; ++d) EXPECT_NEAR(speeds[d], d < 2 ? 1 : a40_s / v100_s, 1e-9) << d;
 }
 
 TEST(RoutedForecast, RefusesTracesOfOtherRuns) {
