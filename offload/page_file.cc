@@ -337,8 +337,8 @@ Result<std::unique_ptr<PageFile>> PageFile::create(Storage* storage, const Optio
   auto impl = std::make_unique<Impl>(storage, options, std::move(pages));
   ASSIGN_OR_RETURN(impl->id, random_store_id());
   impl->id_text = store_id_text(impl->id);
-  impl->layout = PageLayout::of_classes(
-      extent_classes(impl->pages, options.slots, options.spare), options.directories.size());
+  impl->layout = PageLayout::of_classes(extent_classes(impl->pages, options.slots),
+                                        options.directories.size());
   CHECK(impl->make_pool(std::vector<bool>(impl->layout.extents.size())));
   Status status = impl->open_files(FileUse::kCreate);
   if (status.ok()) status = impl->write_superblocks();

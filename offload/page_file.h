@@ -75,9 +75,6 @@ class PageFile {
     int slots = 2;  // extents per durable page; 1 when the run keeps no checkpoints
     PageTrace trace = {};
     bool read_only = false;  // open() only: no write is made, and others may read too
-    // create() only: more extents of each size that durable pages have, for pages that move in
-    // beyond those that move out.
-    int spare = 0;
     std::string path(size_t k) const {
       return strf("%s/%s.%zu", directories[k].c_str(), name.c_str(), k);
     }
@@ -86,8 +83,7 @@ class PageFile {
   static constexpr int kStreams = 2;  // reads, writes
 
   // Bytes on disk that create() will allocate in all, over `directories` files.
-  static int64_t disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories = 1,
-                            int spare = 0);
+  static int64_t disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories = 1);
 
   // Creates new files (kCannotCreate if they exist or do not fit) with a fresh random store id and
   // extents for the pages that are here.
@@ -137,8 +133,8 @@ class PageFile {
   void drop(PageId page);
 
   // From now on the page is here; a durable one must have content at the next versions(). Until
-  // then it needs one extent, and from then on as many as others. REQUIRES: it was not, and there
-  // is room: spare extents, or those of a page of its kind and size that was released.
+  // then it needs one extent, and from then on as many as others. REQUIRES: it was not, and a page
+  // of its kind and size was released, whose room it takes.
   void adopt(PageId page);
   // From now on the page is not here. What is committed of a durable page stays on disk until the
   // next committed(), and the rest of its room is free at once. REQUIRES: it was here.

@@ -178,31 +178,23 @@ std::string PageHeader::difference_from(const PageHeader& expected, uint32_t sto
   return "";
 }
 
-std::vector<ExtentClass> extent_classes(const std::vector<PageSpec>& pages, int slots, int spare) {
-  struct Need {
-    int64_t extents = 0;
-    bool durable = false;
-  };
-  std::map<int64_t, Need> needs;  // by the bytes of a page
+std::vector<ExtentClass> extent_classes(const std::vector<PageSpec>& pages, int slots) {
+  std::map<int64_t, int64_t> extents;  // by the bytes of a page
   for (const PageSpec& page : pages) {
     CHECK(page.bytes > 0 && page.bytes % kIoAlign == 0, "page of %lld bytes",
           (long long)page.bytes);
-    Need& need = needs[page.bytes];
-    need.extents += page.extents(slots);
-    need.durable |= page.durable;
+    extents[page.bytes] += page.extents(slots);
   }
   std::vector<ExtentClass> classes;
-  for (const auto& [bytes, need] : needs) {
-    const int64_t extents = need.extents + (need.durable ? spare : 0);
-    if (extents > 0) classes.push_back({bytes, narrow<uint32_t>(extents)});
+  for (const auto& [bytes, count] : extents) {
+    if (count > 0) classes.push_back({bytes, narrow<uint32_t>(count)});
   }
   return classes;
 }
 
-int64_t PageFile::disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories,
-                             int spare) {
+int64_t PageFile::disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories) {
   int64_t bytes = directories * kFirstExtentOffset;
-  for (const ExtentClass& c : extent_classes(pages, slots, spare)) {
+  for (const ExtentClass& c : extent_classes(pages, slots)) {
     bytes += c.extents * (kPageHeaderBytes + c.page_bytes);
   }
   return bytes;

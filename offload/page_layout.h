@@ -65,9 +65,9 @@ struct PageHeader {
   bool operator==(const PageHeader&) const = default;
 };
 
-// The extents that a store of `pages` needs: `slots` for each durable page that is here, one for
-// each other page that is, and `spare` more of each size that durable pages have.
-std::vector<ExtentClass> extent_classes(const std::vector<PageSpec>& pages, int slots, int spare);
+// The extents that a store of `pages` needs: `slots` for each durable page that is here, and one
+// for each other page that is.
+std::vector<ExtentClass> extent_classes(const std::vector<PageSpec>& pages, int slots);
 
 // Where every extent of a store lies.
 struct PageLayout {

@@ -26,8 +26,8 @@ struct WrittenStore {
     CHECK(store.file->sync().ok());
     versions = store.file->versions();
     id = store.file->store_id();
-    const PageLayout layout = PageLayout::of_classes(
-        extent_classes(store.file->pages(), store.options.slots, store.options.spare), 1);
+    const PageLayout layout =
+        PageLayout::of_classes(extent_classes(store.file->pages(), store.options.slots), 1);
     block_offsets = {0, kBlockBytes};
     for (const PageVersion& v : versions) {
       block_offsets.push_back(static_cast<size_t>(layout.extents[v.extent].offset));
