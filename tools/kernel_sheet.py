@@ -4,10 +4,12 @@ program carries, its registers, spills, shared memory, and how many of its block
 takes. nvcc and ptxas say the first three, the CUDA C++ programming guide's rules of occupancy the
 last. No GPU is needed.
 
-    kernel_sheet.py [--nvcc PATH]    brings tools/bench/results/kernels.txt up to date: compiles the
+    kernel_sheet.py [--nvcc PATH] [--accept]
+                                     brings tools/bench/results/kernels.txt up to date: compiles the
                                      files that changed since, all of them in some twenty minutes of
                                      a core. The sheet is written behind each file, so that who ends
-                                     it can go on
+                                     it can go on. Of a file with a kernel that is worse it keeps
+                                     what it had, and the exit is 1, unless that is accepted
     kernel_sheet.py [--nvcc PATH] --check [--all]
                                      compiles the same files, or else one that has not changed, for
                                      one architecture, in a seventh of that at most, or with --all
@@ -265,20 +267,33 @@ def sheet_text(version, of_files, kernels):
     return "\n".join(lines) + "\n"
 
 
-def update(nvcc):
-    """Compiles what the sheet does not have, and writes the sheet."""
+def update(nvcc, accept=False):
+    """Compiles what the sheet does not have, and writes the sheet, but for files with a kernel that
+    is worse, unless that is accepted."""
     version = version_of(nvcc)
-    kernels, of_files, before = read_sheet(SHEET.read_text()) if SHEET.exists() else ({}, {}, "")
-    whole = before == version and {key[0] for key in kernels} == set(ARCHITECTURES)
-    of_files = {file: print_ for file, print_ in of_files.items()
-                if whole and file in sources() and print_ == fingerprint(file)}
-    kept = [kernel for kernel in kernels.values() if kernel.file in of_files]
+    before, of_files, of_version = read_sheet(SHEET.read_text()) if SHEET.exists() else ({}, {}, "")
+    whole = of_version == version and {key[0] for key in before} == set(ARCHITECTURES)
+    of_files = {file: print_ for file, print_ in of_files.items() if whole and file in sources()}
+    kept = [kernel for kernel in before.values()
+            if kernel.file in sources() and kernel.architecture in ARCHITECTURES]
+    left = []
     for file in sources():
-        if file not in of_files:
-            kept += compile_all([file], ARCHITECTURES, nvcc)
+        if of_files.get(file) != fingerprint(file):
+            compiled = compile_all([file], ARCHITECTURES, nvcc)
+            found = [line for kernel in compiled
+                     for line in worse(kernel, before.get(kernel.key()))]
+            for line in found:
+                print(line)
+            if found and not accept:
+                left.append(file)
+                continue
+            kept = [kernel for kernel in kept if kernel.file != file] + compiled
             of_files[file] = fingerprint(file)
         SHEET.write_text(sheet_text(version, of_files, kept))
-    return 0
+    if left:
+        print("the sheet keeps what it had of " + ", ".join(left) +
+              "; mend the kernels, or --accept what is worse")
+    return 1 if left else 0
 
 
 def read_sheet(text):
@@ -326,6 +341,7 @@ def main():
     parser.add_argument("--nvcc", help="(default: on the path, or of /usr/local/cuda)")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--all", action="store_true", help="check each architecture")
+    parser.add_argument("--accept", action="store_true", help="write what is worse, too")
     options = parser.parse_args()
     nvcc = options.nvcc or shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if not nvcc or shutil.which(nvcc) is None:
@@ -333,7 +349,7 @@ def main():
         return NO_NVCC
     if options.check:
         return check(nvcc, ARCHITECTURES if options.all else [CHECKED])
-    return update(nvcc)
+    return update(nvcc, options.accept)
 
 
 if __name__ == "__main__":

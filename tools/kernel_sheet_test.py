@@ -5,7 +5,9 @@ reads of nvcc and ptxas, what it calls worse, and the sheet that is kept.
     python tools/kernel_sheet_test.py [-v]
 """
 
+import contextlib
 import dataclasses
+import io
 import tempfile
 import unittest
 from pathlib import Path
@@ -137,17 +139,23 @@ class Fingerprint(unittest.TestCase):
         with self.assertRaisesRegex(SystemExit, "base/dtype.h"):
             kernel_sheet.fingerprint("a.cu")
 
-    def test_an_update_compiles_what_changed(self):
-        compiled = []
-
+    def compiles(self, compiled, registers):
+        """A compiler that says what it compiles, and makes a kernel of each file that has so many
+        registers on an architecture that --check does not compile for."""
         def compile_all(files, architectures, nvcc):
             compiled.extend(files)
-            return [Kernel(file, of, "Fill", threads=32, registers=16, stack_bytes=0, spill_bytes=0,
-                           shared_bytes=0) for file in files for of in architectures]
+            return [Kernel(file, of, "Fill", threads=256,
+                           registers=registers.get(file, 32) if of == "80" else 32, stack_bytes=0,
+                           spill_bytes=0, shared_bytes=0) for file in files for of in architectures]
 
+        self.assertNotEqual(kernel_sheet.CHECKED, "80")
+        return mock.patch.multiple(kernel_sheet, SHEET=self.root / "sheet", compile_all=compile_all,
+                                   version_of=lambda nvcc: "13.0.88")
+
+    def test_an_update_compiles_what_changed(self):
+        compiled = []
         (self.root / "kernels/cuda/b.cu").write_text("")
-        with mock.patch.multiple(kernel_sheet, SHEET=self.root / "sheet", compile_all=compile_all,
-                                 version_of=lambda nvcc: "13.0.88"):
+        with self.compiles(compiled, {}):
             self.assertEqual(kernel_sheet.update("nvcc"), 0)
             self.assertEqual(compiled, ["a.cu", "b.cu"])
             whole = kernel_sheet.SHEET.read_text()
@@ -162,6 +170,39 @@ class Fingerprint(unittest.TestCase):
             kernel_sheet.update("nvcc")
             self.assertEqual(compiled[4:], ["b.cu"])
             self.assertEqual(kernel_sheet.SHEET.read_text(), whole)
+
+    def test_an_update_does_not_write_what_is_worse(self):
+        (self.root / "kernels/cuda/b.cu").write_text("")
+        with self.compiles([], {}):
+            self.assertEqual(kernel_sheet.update("nvcc"), 0)
+            whole = kernel_sheet.SHEET.read_text()
+        for name in "ab":
+            (self.root / f"kernels/cuda/{name}.cu").write_text("int more;\n")
+
+        def updated(**options):
+            said, compiled = io.StringIO(), []
+            # 33 registers of 8 warps are 6 blocks in place of 8.
+            with self.compiles(compiled, {"a.cu": 33}), contextlib.redirect_stdout(said):
+                code = kernel_sheet.update("nvcc", **options)
+            return code, compiled, said.getvalue(), kernel_sheet.read_sheet(
+                (self.root / "sheet").read_text())
+
+        _, files_before, _ = kernel_sheet.read_sheet(whole)
+        for compiles in (["a.cu", "b.cu"], ["a.cu"]):
+            code, compiled, said, (kernels, files, _) = updated()
+            self.assertEqual(code, 1)
+            self.assertEqual(compiled, compiles)
+            self.assertRegex(
+                said, r"a\.cu: Fill on 80: a multiprocessor takes 6 blocks, and took 8")
+            self.assertNotIn("b.cu", said)
+            self.assertEqual(kernels["80", "a.cu", "Fill"].registers, 32)
+            self.assertEqual(files["a.cu"], files_before["a.cu"])
+            self.assertEqual(files["b.cu"], kernel_sheet.fingerprint("b.cu"))
+        code, _, _, (kernels, files, _) = updated(accept=True)
+        self.assertEqual(code, 0)
+        self.assertEqual(kernels["80", "a.cu", "Fill"].registers, 33)
+        self.assertEqual(files["a.cu"], kernel_sheet.fingerprint("a.cu"))
+        self.assertEqual(updated()[:2], (0, []))
 
 
 class Table(unittest.TestCase):
