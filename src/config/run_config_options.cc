@@ -124,7 +124,8 @@ void declare_sharing(RunConfig& c, OptionTable& t) {
       "shares", c.parallel.shares, {"speed", "uniform", "measured"}, kRunOnly,
       "what devices of unequal speed have of microbatches, experts and, in stages, layers: speed: "
       "in proportion to what train.devices says of it; uniform: as much as the others; measured: "
-      "in proportion to what they do in the run, also when that changes, but for layers");
+      "in proportion to what they do in the run, also when that changes; but layers, and experts "
+      "that stay at home (parallel.place), as with speed");
   t.add("place", c.parallel.place, {"step", "home"}, kRunOnly,
         "where an expert is computed: step: by its tokens in each step, so that all devices end "
         "together; home: always on the same device, as where all weights stay on devices or "
