@@ -8,7 +8,7 @@
 //  - it gains the time of more of the busiest device's rows than four standard deviations of these:
 //    rows that fall on devices by chance, evenly on average, have a variance of about their number;
 //  - what E * kHorizon steps gain is at least kWorth times what the move takes;
-//  - all moves together take at most kMostShare of E steps, the best ones first;
+//  - all moves together are expected to take at most kMostShare of E steps, the best ones first;
 //  - all of them together gain at least kLeastGain of a step.
 // Both thresholds keep experts from going back and forth: who moved gains nothing by moving back.
 // A gain is that of devices which go through a layer's waves together (plan/step/expert_blocks.h),
