@@ -283,6 +283,10 @@ void declare_plan(RunConfig& c, OptionTable& t) {
   t.add("in_place", c.plan.in_place, kRunOnly,
         "experts read rows where attention left them, if a device has room for those of all its "
         "microbatches, and on one CPU device add there what they give; false: they read copies");
+  t.add("send_ahead", c.plan.send_ahead, kRunOnly,
+        "experts' weights leave for another process a layer ahead of their use, where they travel "
+        "(parallel.sharing) and both have room; false: when their layer is due, as also without "
+        "plan.prefetch");
   t.add_or_auto("group_blocks", c.plan.group_blocks, kRunOnly,
                 "row blocks of experts computed together; auto: 1 on a CPU alone, else up to "
                 "16, in zebra up to 128",

@@ -136,6 +136,7 @@ const std::vector<std::string> kHarmless = {"model.path",
                                             "plan.padded_experts",
                                             "train.trace_routing",
                                             "plan.in_place",
+                                            "plan.send_ahead",
                                             "plan.group_blocks",
                                             "plan.waves_in_flight"};
 

@@ -51,7 +51,7 @@ class Expected {
         ranks_(static_cast<size_t>(c.ranks)),
         devices_(static_cast<size_t>(c.ranks * c.devices_each)),
         guest_layers_(guest_layers),
-        guesses_(guest_layers > 0 && c.plan.prefetch) {}
+        guesses_(guest_layers > 0 && c.plan.prefetch && c.plan.send_ahead) {}
 
   void add(const Routing& routing) {
     std::vector<Came> step(kLayers);
@@ -142,7 +142,7 @@ struct GuestCase {
   const char* what;
   int64_t more_bytes;  // than the smallest budgets; -1: all that there is
   int64_t guest_layers;
-  bool prefetch = true;
+  bool prefetch = true, send_ahead = true;
 };
 
 // An expert's weights have a page of 8 KiB. On two devices it is twelve of each layer that come
@@ -152,6 +152,7 @@ constexpr GuestCase kCases[] = {
     {"by turns", 0, 0},
     {"of two layers", 3 * 22 * 8 * kKiB, 2},
     {"of two layers, nothing ahead", 3 * 22 * 8 * kKiB, 2, false},
+    {"of two layers, nothing sent ahead", 3 * 22 * 8 * kKiB, 2, true, false},
     {"of all layers", 3 * 46 * 8 * kKiB, 4},
     {"of all layers, and all is on the devices", -1, 4},
 };
@@ -163,6 +164,7 @@ int64_t expect_guests(const Travelling& model, RankedRun& run, const GuestCase& 
   c.more_bytes = std::max<int64_t>(0, of.more_bytes);
   c.place = PlaceKind::kHome;
   c.plan.prefetch = of.prefetch;
+  c.plan.send_ahead = of.send_ahead;
   c.clip = clip;
   std::unique_ptr<Planned> planned;  // of rank 0
   Expected expected(model, c, of.guest_layers);
@@ -189,7 +191,7 @@ int64_t expect_guests(const Travelling& model, RankedRun& run, const GuestCase& 
   EXPECT_TRUE(outcome.arrived.guest_sums == sums || devices_each > 1);
   EXPECT_EQ(planned->weights, expected.weights);
   EXPECT_EQ(planned->ahead, expected.ahead);
-  EXPECT_EQ(expected.ahead > 0, of.guest_layers > 0 && of.prefetch);
+  EXPECT_EQ(expected.ahead > 0, of.guest_layers > 0 && of.prefetch && of.send_ahead);
   for (const Paging& paging : outcome.paging) {
     if (of.more_bytes == 0) expect_paged(paging);
   }

@@ -45,6 +45,9 @@ struct PlanOptions {
   // false: experts read copies of their rows, also of those that are on their own device
   // (RunShape::in_place).
   bool in_place = true;
+  // false: weights leave for guests of other ranks when their layer is due, and not a layer ahead
+  // (RunShape::guest_layers). Without prefetch they do so in any case.
+  bool send_ahead = true;
 
   // Whether the backward of an expert takes exactly the blocks of rows that its forward took.
   bool same_blocks() const { return !microbatch_major && !padded_experts; }

@@ -160,7 +160,8 @@ std::vector<ExpertUse> StepSchedule::expected_experts(int64_t layer) const {
 // Whether guests get their weights a layer ahead of use.
 bool StepSchedule::sends_ahead() const {
   const RunShape& shape = plan_.shape();
-  return copies_ && shape.has_far_guests() && shape.guest_layers > 0 && shape.options.prefetch;
+  const bool may = shape.options.prefetch && shape.options.send_ahead;
+  return may && copies_ && shape.has_far_guests() && shape.guest_layers > 0;
 }
 
 // The guests whose weights leave before the layer's routing is known.

@@ -327,13 +327,16 @@ TEST(GuestLayers, ComeAheadBetweenTheWavesOfABackward) {
   EXPECT_EQ(steps.came(), 2 * (4 + 2));
 }
 
-TEST(GuestLayers, WithoutPrefetchNothingComesAhead) {
-  RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kData);
-  shape.guest_layers = 2;
-  shape.options.prefetch = false;
-  GuestSteps steps(shape);
-  for (int step = 0; step < 2; ++step) {
-    EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w1 x1 w2 x2 w3 x3 y3 y2 w1 y1 w0 y0");
+TEST(GuestLayers, ComeWhenTheyAreDueWithoutPrefetchOrIfNothingIsSentAhead) {
+  for (const PlanOptions& plan :
+       {PlanOptions{.prefetch = false}, PlanOptions{.send_ahead = false}}) {
+    RunShape shape = two_ranks({1, 1, 1, 1}, Sharing::kData);
+    shape.guest_layers = 2;
+    shape.options = plan;
+    GuestSteps steps(shape);
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_EQ(steps.order(kAllHaveRows), "w0 x0 w1 x1 w2 x2 w3 x3 y3 y2 w1 y1 w0 y0");
+    }
   }
 }
 

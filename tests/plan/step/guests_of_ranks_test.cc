@@ -37,6 +37,7 @@ TEST(Ranks, GuestsKeepEveryRule) {
     kind.eager = random() % 2 == 0;
     kind.skip_untouched = random() % 4 == 0;
     kind.options.prefetch = random() % 4 != 0;
+    kind.options.send_ahead = seed % 5 != 0;
     kind.options.optimizer_at_end = random() % 4 == 0;
     kind.group_blocks = 1 + seed % 4;
     kind.seats_by_step = random() % 2 == 0;
@@ -46,7 +47,7 @@ TEST(Ranks, GuestsKeepEveryRule) {
       run.train(random_routing(random, shape), !kind.eager && random() % 4 == 0);
       const TaskList& tasks = run.ranks()[0]->certain;
       const int64_t came = count_ahead(tasks);
-      EXPECT_TRUE(came == 0 || kind.options.prefetch);
+      EXPECT_TRUE(came == 0 || (kind.options.prefetch && kind.options.send_ahead));
       ahead += came;
       in_time += std::count_if(tasks.begin(), tasks.end(), comes_to_guest) - came;
       if (random() % 3 == 0) run.evaluate(random_routing(random, shape));
