@@ -313,6 +313,7 @@ Status resolve_zebra(RunConfig& config, RankGroup& ranks,
   if (ranks.rank() > 0) return Status();
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
   RETURN_IF_ERROR(set_frozen(config, model.config, setup));
+  RETURN_IF_ERROR(check_layers(model.shape, setup));
   const MachineSheet machine = measured ? *measured : this_machine_sheet(config.gpus());
   choose_zebra(model.shape, {{&machine}}, config, setup);
   write_zebra(make_run_shape(model.shape, setup), config);

@@ -27,7 +27,8 @@ struct RankMachines {
 };
 
 // Sets in a setup of `config` what is open. Without zebra nothing is. What bench machine found to
-// fit counts for a run on one machine. REQUIRES: check_model(model), sheets that check() takes.
+// fit counts for a run on one machine. REQUIRES: check_model(model), check_layers(), sheets that
+// check() takes.
 void choose_zebra(const ModelShape& model, const RankMachines& machines, const RunConfig& config,
                   RunSetup& setup);
 
@@ -38,7 +39,7 @@ void write_zebra(const RunShape& shape, RunConfig& config);
 // The same for a run that begins or goes on: replaces "auto" by numbers, and logs them. All ranks
 // call it together with rank 0's settings; rank 0 chooses for all, by its own machine, and only its
 // settings get the numbers. `measured`: rank 0's machine; none: a rough sheet of it. Returns the
-// errors of read_model_sizes and join_ranks.
+// errors of read_model_sizes, join_ranks and check_layers.
 Status resolve_zebra(RunConfig& config, RankGroup& ranks,
                      const std::optional<MachineSheet>& measured = {});
 

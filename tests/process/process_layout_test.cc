@@ -54,6 +54,20 @@ TEST_F(LayoutTest, TheSheetsLayoutTrainsTheSameBits) {
   EXPECT_TRUE(exported("a") == exported("c"));
 }
 
+// What zebra leaves open is chosen for layers that the model has.
+TEST_F(LayoutTest, ZebraOfOtherLayersIsRefused) {
+  const auto zebra = [&](const Words& more) {
+    return run(
+        Words{"train", run_file("a"), "--parallel.layout", "zebra", "--train.devices", "cpu*8"} +
+        more);
+  };
+  expect_refused(zebra({"--parallel.stages", "4"}), 2,
+                 {"there are 3 layers and 8 devices; set 3 at most"});
+  expect_refused(zebra({"--parallel.offloaded", "1", "--parallel.offloaded", "2"}), 2,
+                 {"parallel.offloaded has 2 numbers, and the model 3 layers"});
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("a")));
+}
+
 TEST_F(LayoutTest, ASheetThatIsNoneIsRefused) {
   expect_refused(run({"train", run_file("a"), "--machine", dir_.file("none.toml")}), 66,
                  {"none.toml"});
