@@ -28,7 +28,7 @@ std::string kept_experts_key(const ModelShape& model, const RunSetup& setup,
 
 // `budget`: of the run's devices. Kept experts are taken to be spread over the layers evenly.
 // Nothing is counted without zebra. Returns the errors of Session::plan. REQUIRES:
-// config.validate(), a run of one process.
+// config.validate(), check_layers(), a run of one process.
 Result<KeptExperts> kept_experts(const ModelConfig& model, const RunConfig& config,
                                  const DeviceBudget& budget);
 

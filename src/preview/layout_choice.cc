@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "config/zebra_config.h"
 #include "plan/machine/device_profile.h"
 #include "preview/run_forecast.h"
+#include "train/run_setup.h"
 
 namespace pagoda {
 
@@ -23,6 +23,13 @@ bool any_has_profile_of(const ModelSizes& model, const ClusterSheet& cluster,
                         const RunConfig& config) {
   return std::ranges::any_of(
       cluster.nodes, [&](const MachineSheet& node) { return has_profile_of(model, node, config); });
+}
+
+std::optional<RunConfig> as_zebra(const ModelShape& model, RunConfig config) {
+  if (config.parallel.layout == LayoutKind::kAuto) config.parallel.layout = LayoutKind::kZebra;
+  if (!config.zebra() || !config.validate_for_planning().ok()) return std::nullopt;
+  if (!check_layers(model, run_setup(config)).ok()) return std::nullopt;
+  return config;
 }
 
 namespace {
@@ -43,14 +50,14 @@ Result<LayoutChoice> choose_layout(const ModelSizes& model, const MachineSheet& 
                                    RunConfig& config) {
   LayoutChoice choice;
   if (config.parallel.layout != LayoutKind::kAuto) return choice;
-  RunConfig zebra = config, experts = config;
-  zebra.parallel.layout = LayoutKind::kZebra;
+  const std::optional<RunConfig> zebra = as_zebra(model.shape, config);
+  if (!zebra || !has_profile_of(model, sheet, config)) return choice;
+  RunConfig experts = config;
   experts.parallel.layout = LayoutKind::kExperts;
-  if (!check_zebra_run(zebra).ok() || !has_profile_of(model, sheet, config)) return choice;
   choice.simulated = true;
-  ASSIGN_OR_RETURN(choice.zebra_s, step_s(model, sheet, zebra));
+  ASSIGN_OR_RETURN(choice.zebra_s, step_s(model, sheet, *zebra));
   ASSIGN_OR_RETURN(choice.experts_s, step_s(model, sheet, experts));
-  config = choice.zebra() ? zebra : experts;
+  config = choice.zebra() ? *zebra : experts;
   return choice;
 }
 

@@ -418,6 +418,20 @@ TEST(RunProfileTest, FindsHowSlowADeviceIs) {
   EXPECT_EQ(device_figures("", device, 20).experts_slowness, 1) << "of no experts";
 }
 
+TEST(RunProfileTest, OfOtherLayersThanTheModelsIsRefused) {
+  TempDir folder;
+  put_file(folder.file("config.json"), tiny_config().dump());
+  RunConfig config;
+  config.model.path = folder.path();
+  config.train.devices = {"cpu*2"};
+  config.parallel.layout = LayoutKind::kZebra;
+  config.parallel.offloaded = {"1", "2", "3"};
+  const Status refused = profile_run(config, MachineSheet(), folder.path(), 1).status();
+  EXPECT_EQ(refused.code(), Exit::kUsage);
+  EXPECT_NE(refused.message().find("3 numbers, and the model 2 layers"), std::string::npos)
+      << refused.message();
+}
+
 // Without zebra nothing counts experts.
 TEST(RunProfileTest, SaysHowManyExpertsAreKeptIfTheyWereCounted) {
   RunProfile found;

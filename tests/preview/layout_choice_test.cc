@@ -110,6 +110,23 @@ TEST(LayoutChoice, StaysOpenWithoutAProfileOfTheRun) {
   expect_open(one_chunk, sheet);
 }
 
+// Other layouts read neither of these.
+TEST(LayoutChoice, StaysOpenWhereZebrasStagesWouldNotDo) {
+  const MachineSheet sheet = profiled(run_of_two(), {100, 1000}, {1000, 50});
+  RunConfig config = run_of_two();
+  config.train.devices = {kFast, kSlow, kFast, kSlow, kFast, kSlow};
+  config.parallel.stages = 3;
+  EXPECT_TRUE(as_zebra(model_sizes().shape, config));
+  RunConfig two_counts = config;
+  two_counts.parallel.stage_layers = {"1", "2"};
+  ASSERT_TRUE(two_counts.validate_for_planning().ok());
+  expect_open(two_counts, sheet);
+  RunConfig more_stages = config;
+  more_stages.train.devices.insert(more_stages.train.devices.end(), {kFast, kSlow});
+  more_stages.parallel.stages = 4;  // of three layers
+  expect_open(more_stages, sheet);
+}
+
 TEST(LayoutChoice, WhatTheRunFileNamesStays) {
   RunConfig config = run_of_two();
   config.parallel.layout = LayoutKind::kExperts;

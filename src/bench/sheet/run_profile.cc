@@ -10,13 +10,14 @@
 #include "bench/race/available_memory.h"
 #include "bench/random_batch.h"
 #include "bench/random_weights.h"
-#include "config/zebra_config.h"
 #include "offload/scratch_folder.h"
 #include "plan/machine/device_profile.h"
 #include "plan/step/task_table.h"
 #include "preview/kept_experts.h"
+#include "preview/layout_choice.h"
 #include "preview/model_sizes.h"
 #include "preview/sheet_budgets.h"
+#include "train/run_setup.h"
 #include "train/task_times.h"
 #include "train/trainer.h"
 
@@ -226,6 +227,7 @@ Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
   if (model.shape.num_experts == 0) {
     return Status(Exit::kUsage, config.model.path + " has no experts to profile");
   }
+  RETURN_IF_ERROR(check_layers(model.shape, run_setup(config)));
   ASSIGN_OR_RETURN(const std::unique_ptr<Storage> storage, open_storage(IoKind::kAuto, directory));
   ScratchFolder scratch(directory);
   RETURN_IF_ERROR(scratch.create());
@@ -245,12 +247,11 @@ Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
   }
   run.close();
   RETURN_IF_ERROR(status);
-  RunConfig zebra = config;
-  if (config.parallel.layout == LayoutKind::kAuto) zebra.parallel.layout = LayoutKind::kZebra;
-  if (!check_zebra_run(zebra).ok()) return found;
+  const std::optional<RunConfig> zebra = as_zebra(model.shape, config);
+  if (!zebra) return found;
   if (!on_gpu) machine.device.kind = Processor::kCpu;  // a GPU beside them is not the run's
-  const DeviceBudget budget = device_budget(zebra, machine, std::ssize(zebra.devices()));
-  ASSIGN_OR_RETURN(const KeptExperts kept, kept_experts(model.config, zebra, budget));
+  const DeviceBudget budget = device_budget(*zebra, machine, std::ssize(zebra->devices()));
+  ASSIGN_OR_RETURN(const KeptExperts kept, kept_experts(model.config, *zebra, budget));
   found.profile.least_kept = kept.least;
   found.profile.most_kept = kept.most;
   found.profile.kept_by = kept.run;

@@ -53,8 +53,8 @@ void take_gpus(const RunConfig& config, MachineSheet& machine);
 // `machine`: its sheet, of whose memory the budgets are parts. `directory`: an existing folder, on
 // whose drive a scratch folder is made and removed. `rounds`: so many steps. kUsage: a GPU that the
 // run does not list, or whose rates the sheet has not. kHostMemory and kDeviceMemory where two
-// layers do not fit, and the errors of read_model_sizes. Stops between steps when a signal asks.
-// REQUIRES: config.validate(), take_gpus().
+// layers do not fit, and the errors of read_model_sizes and check_layers. Stops between steps when
+// a signal asks. REQUIRES: config.validate(), take_gpus().
 Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
                                const std::string& directory, int rounds);
 
