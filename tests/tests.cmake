@@ -26,7 +26,7 @@ target_link_libraries(kernels_emulated PUBLIC kernels optim)
 if(PAGODA_SANITIZE)  # it jumps between stacks that sanitizers do not know of
   set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/machine/machine_emulated.cc
     PROPERTIES COMPILE_OPTIONS "-O2;-fno-sanitize=all")
-  target_compile_options(kernels_emulated PRIVATE -fno-sanitize=undefined)  # it is linked only
+  target_compile_options(kernels_emulated PRIVATE -fno-sanitize=undefined)
 endif()
 
 # What gpu_check and the tests compare ops by.
@@ -39,7 +39,7 @@ target_compile_options(op_cases PRIVATE ${test_optimisation})
 
 # What tests share, compiled once.
 pagoda_layer(testing DIR tests/testing tests/testing/hetermoe tests/testing/plan
-  tests/testing/ranks tests/testing/storage DEPENDS cli op_cases GTest::gtest OpenSSL::Crypto)
+  tests/testing/ranks tests/testing/storage DEPENDS cli GTest::gtest OpenSSL::Crypto)
 target_compile_definitions(testing PUBLIC PAGODA_MPIRUN="${MPIEXEC_EXECUTABLE}"
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})
@@ -113,8 +113,10 @@ foreach(source ${test_sources})
   add_dependencies(${name} pagoda)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
-  if(source MATCHES "/tests/cuda/" AND NOT name STREQUAL gpu_run_test)
-    target_link_libraries(${name} PRIVATE kernels_emulated)
+  if(PAGODA_SANITIZE AND name IN_LIST on_fake_gpus AND NOT name STREQUAL cuda_products_test)
+    target_sources(${name} PRIVATE tests/cuda/not_emulated.cc)
+  elseif(source MATCHES "/tests/cuda/" AND NOT name STREQUAL gpu_run_test)
+    target_link_libraries(${name} PRIVATE op_cases kernels_emulated)
   endif()
   if((source MATCHES "${user_rooms}" AND NOT name IN_LIST names_for_all) OR
      name IN_LIST user_names)
