@@ -34,11 +34,12 @@ so that all of them fit on a few cores.
 How a part of the ablation is left out, by what the program has for it:
 
   rows copied      plan.in_place = false: experts read copies of their rows
-  nothing ahead    plan.prefetch = false. It has three parts, and there is no option for one alone:
-                   weights of guests leave for the other process when their layer is due, and not a
-                   layer ahead (the paper's overlap; the last layers still keep theirs until the
-                   backward); no weights go up from the host before their layer's routing is known;
-                   and no page goes up before all that was queued in front of its task is done
+  sent when due    plan.send_ahead = false: weights of guests leave for the other process when their
+                   layer is due, and not a layer ahead (the paper's overlap); the last layers still
+                   keep theirs until the backward
+  nothing ahead    plan.prefetch = false: weights of guests leave when due, too; no weights go up
+                   from the host before their layer's routing is known, and no page goes up before
+                   all that was queued in front of its task is done
   one by one       plan.group_blocks = 1: a task has a row block of one expert, where it has up to
                    sixteen of several. The paper's fused kernel, ESFK, is not what this leaves out:
                    there is no such operator here. A group's backward is one task that calls the
@@ -337,6 +338,7 @@ def ablation(bench, scale):
     whole, by_rows = base | {"parallel.sharing": "data"}, base | {"parallel.sharing": "rows"}
     variants = {WHOLE: whole,
                 "rows copied": whole | {"plan.in_place": "false"},
+                "sent when due": whole | {"plan.send_ahead": "false"},
                 "nothing ahead": whole | {"plan.prefetch": "false"},
                 "one by one": whole | {"plan.group_blocks": 1},
                 "rows travel": by_rows,
