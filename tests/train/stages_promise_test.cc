@@ -1,11 +1,11 @@
 // The root promise over meshes of stages, devices and ranks: a run file's chunks and shards have
 // one hash on however many stages of however many devices, all alike or in zebra some that attend
 // and others with the experts, in one copy or two, as one process or as ranks, in each order and
-// exchange (in rounds, with network cards of unequal rates), with budgets of which some page and
-// some do not, with transfers that are late, and resumed on the same mesh, on another number of
-// stages, or on other ranks. What a run exports at its end has the weights of one device's export,
-// and its loss on held-out text. Rows have every pair of these; started with --full-product, the
-// program runs every combination.
+// exchange (between two ranks of two devices in each copy of a stage; in rounds, with network cards
+// of unequal rates), with budgets of which some page and some do not, with transfers that are late,
+// and resumed on the same mesh, on another number of stages, or on other ranks. What a run exports
+// at its end has the weights of one device's export, and its loss on held-out text. Rows have every
+// pair of these; started with --full-product, the program runs every combination.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -23,7 +23,7 @@ namespace pagoda {
 namespace {
 
 constexpr int64_t kSteps = 4;
-constexpr int kMostRanks = 6;
+constexpr int kMostRanks = 8, kMostOfOneDevice = 6;
 
 enum Factor {
   kStages,
@@ -56,9 +56,11 @@ struct Mesh {
     if (each < (zebra ? 2 : 1) * copies) return false;
     if (division == kOneRank) return true;
     if (division == kRankPerDevice && each == 1) return false;  // a rank for each stage
-    if (division == kRankPerTwoDevices && each != 4) return false;
-    return ranks() > 1 && ranks() <= kMostRanks;
+    if (division == kRankPerTwoDevices && each != 4 && !has_nodes()) return false;
+    return ranks() > 1 && ranks() <= (division == kRankPerDevice ? kMostOfOneDevice : kMostRanks);
   }
+  // Rows of each copy go between two nodes of two devices each, which are ranks.
+  bool has_nodes() const { return division == kRankPerTwoDevices && each == 4 * copies; }
   int devices() const { return stages * each; }
   int ranks() const {
     switch (division) {
@@ -104,8 +106,7 @@ bool is_valid(const Levels& row) {
   const bool by_shards = row[kExpertShards] == 1;
   if (mesh.stages == 1 && row[kOrder] > 0) return false;
   if (mesh.copies > 1 && !by_shards) return false;
-  // Two nodes of two devices, wherever it matters.
-  if (row[kExchange] > 0 && mesh.division != kRankPerTwoDevices) return false;
+  if (row[kExchange] > 0 && !mesh.has_nodes()) return false;
   if (!mesh.is_valid()) return false;
   if (row[kLater] == kOtherRanks &&
       later_mesh(mesh, kOtherRanks, by_shards).ranks() == mesh.ranks()) {
@@ -174,8 +175,11 @@ class Runs {
       if (group.rank() == 0) loss_ = loss;
       return Status();
     };
-    return trainers_.run(leg);
+    LegOutcome outcome = trainers_.run(leg);
+    arrived_ = outcome.arrived;
+    return outcome;
   }
+  const RankThreads::Arrived& arrived() const { return arrived_; }  // in the last leg
   void expect_promise() {
     EXPECT_EQ(trainers_.sha256(), trainers_.expected());
     EXPECT_EQ(left().weights, expected_.weights);
@@ -186,6 +190,7 @@ class Runs {
   Left left() { return {exported_weights(trainers_.tiny().config().train.output_dir), loss_}; }
 
   RankedTrainers trainers_;
+  RankThreads::Arrived arrived_;
   double loss_ = 0;
   Left expected_;  // of one device
 };
@@ -195,6 +200,14 @@ Runs& runs_of(const Levels& row) {
   auto& runs = known[{row[kClip], row[kExpertShards], row[kTied]}];
   if (!runs) runs = std::make_unique<Runs>(row);
   return *runs;
+}
+
+// Rows went between nodes in the order that was asked for. By HALO they leave for a device with the
+// place of the one that sends them, and else for the one that wants them.
+void expect_exchanged(const RankThreads::Arrived& arrived, ExchangeSetting exchange) {
+  EXPECT_GT(arrived.rows, 0);
+  EXPECT_EQ(arrived.in_turn > 0, exchange == ExchangeSetting::kRounds);
+  EXPECT_EQ(arrived.to_other_places == 0, exchange == ExchangeSetting::kHalo);
 }
 
 void run_leg(Runs& runs, const Mesh& mesh, RunLeg leg, int budget) {
@@ -222,6 +235,7 @@ void run_leg(Runs& runs, const Mesh& mesh, RunLeg leg, int budget) {
   if (leg.ranks > 1) {
     EXPECT_GT(outcome.arrived.rows + outcome.arrived.other_bytes, 0) << "nothing travelled";
   }
+  if (mesh.has_nodes()) expect_exchanged(outcome.arrived, kExchanges[mesh.exchange]);
   if (leg.smallest) expect_paged(outcome.paging[0]);
 }
 
@@ -251,6 +265,25 @@ TEST(StagesPromise, OneHash) {
     EXPECT_LE(rows.size(), 60u);
   }
   run_rows(rows, kUnderSanitizer ? 10 : 1, expect_promise);
+}
+
+// A device sends what it has for both devices of the other node in one message by HALO.
+TEST(StagesPromise, HaloSendsAsManyRowsInFewerMessages) {
+  const Watchdog watchdog("exchanges", std::chrono::seconds(300));
+  Runs& runs = runs_of(Levels(kCounts.size(), 0));
+  std::vector<RankThreads::Arrived> arrived;
+  for (int exchange = 0; exchange < kCounts[kExchange]; ++exchange) {
+    runs.begin();
+    RunLeg leg;
+    leg.until = 1;
+    const Mesh mesh{.stages = 2, .each = 4, .division = kRankPerTwoDevices, .exchange = exchange};
+    run_leg(runs, mesh, leg, kAmple);
+    if (testing::Test::HasFailure()) return;
+    arrived.push_back(runs.arrived());
+  }
+  for (const RankThreads::Arrived& in_order : arrived) EXPECT_EQ(in_order.rows, arrived[0].rows);
+  EXPECT_EQ(arrived[1].messages(), arrived[0].messages()) << "a parcel ends once in any rounds";
+  EXPECT_LT(arrived[2].messages(), arrived[0].messages());
 }
 
 }  // namespace

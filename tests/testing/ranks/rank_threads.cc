@@ -1,5 +1,6 @@
 #include "tests/testing/ranks/rank_threads.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -165,6 +166,13 @@ class RankThreads::Hub {
     return std::chrono::duration_cast<Clock::duration>(seconds);
   }
 
+  // The place of a device among those of its rank.
+  int place(int device) const {
+    const auto first =
+        std::ranges::find(endpoint_rank_, endpoint_rank_[static_cast<size_t>(device)]);
+    return device - static_cast<int>(first - endpoint_rank_.begin());
+  }
+
   // Ends a transfer that is wanted: its bytes, or zeros and an error of the receiving rank.
   void deliver(const RankTransfer& of, Half& half) {
     const auto rank = static_cast<size_t>(endpoint_rank_[static_cast<size_t>(std::get<1>(of))]);
@@ -175,6 +183,7 @@ class RankThreads::Hub {
       arrived_.rows += half.rows;
       arrived_.in_turn += half.rows > 0 && half.turns > 0;
       arrived_.out_of_turn += half.rows > 0 && half.turns == 0;
+      arrived_.to_other_places += half.rows > 0 && place(std::get<0>(of)) != place(std::get<1>(of));
       (half.rows == 0 ? arrived_.other_bytes : arrived_.row_bytes) += half.expected;
       // "receive page L3 E5" or "receive L3 E5"
       const bool of_expert = half.about.find(" E") != std::string::npos;

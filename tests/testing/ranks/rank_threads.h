@@ -49,6 +49,8 @@ class RankThreads {
     int64_t guest_weights = 0, guest_sums = 0;
     int64_t lanes = 0;                     // the most by which rows came to a device
     int64_t in_turn = 0, out_of_turn = 0;  // transfers of rows
+    int64_t to_other_places = 0;  // those to a device whose place among its rank's is another
+    int64_t messages() const { return in_turn + out_of_turn; }
   };
   Arrived arrived() const;
 
