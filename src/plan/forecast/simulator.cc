@@ -300,7 +300,7 @@ void Simulator::run(const Task& task) {
     after.push_back(indexed_[task.device]);
   }
   Cost cost = rank_->profile.of(task);
-  joined.seconds += cost.joined_s(task_units(task, shape_)) + rank_->profile.adding_s(task, shape_);
+  joined.seconds += rank_->profile.joined_s(task, shape_) + rank_->profile.adding_s(task, shape_);
   if (task.joins_next) return;
   const Joined all = std::exchange(joined, {});
   cost.fixed_s = all.seconds;

@@ -11,11 +11,15 @@
 namespace pagoda {
 namespace {
 
-// What a part of an expert has of the work on its rows, by its elements. Of parts that are taken
-// together (plan/memory/coarse_run.h) it is the mean.
+bool computes_expert(TaskKind kind) {
+  return kind == TaskKind::kExpert || kind == TaskKind::kExpertBackward;
+}
+
+// What a part of an expert is of it, by its elements. Of parts that are taken together
+// (plan/memory/coarse_run.h) it is the mean. 1 for tasks of anything else.
 double share_of_expert(const Task& task, const RunShape& shape) {
-  const bool computes = task.kind == TaskKind::kExpert || task.kind == TaskKind::kExpertBackward;
-  if (!computes || shape.expert_parts == 1) return 1;
+  const bool of_expert = computes_expert(task.kind) || task.kind == TaskKind::kGradient;
+  if (!of_expert || task.expert < 0 || shape.expert_parts == 1) return 1;
   double layer = 0;
   for (int64_t e = 0; e < shape.num_experts; ++e) {
     layer += static_cast<double>(shape.records[shape.expert(task.layer, e)].num_elements);
@@ -43,7 +47,8 @@ double task_units(const Task& task, const RunShape& shape) {
     }
     case TaskUnit::kRows: return static_cast<double>(task.rows);
     case TaskUnit::kComputedRows:
-      return static_cast<double>(task.rows + task.padding) * share_of_expert(task, shape);
+      return static_cast<double>(task.rows + task.padding) *
+             (computes_expert(task.kind) ? share_of_expert(task, shape) : 1);
     case TaskUnit::kElements: return elements();
     case TaskUnit::kSummedElements:
       return static_cast<double>(task.elements);
@@ -56,6 +61,12 @@ double task_units(const Task& task, const RunShape& shape) {
     case TaskUnit::kUpdatedElements: return elements() * static_cast<double>(task.updates);
   }
   CHECK(false, "no such unit");
+}
+
+double MachineProfile::joined_s(const Task& task, const RunShape& shape) const {
+  Cost cost = of(task);
+  cost.fixed_s *= share_of_expert(task, shape);
+  return cost.joined_s(task_units(task, shape));
 }
 
 double MachineProfile::adding_s(const Task& task, const RunShape& shape) const {

@@ -66,6 +66,10 @@ struct MachineProfile {
   }
   const Cost& of(TaskKind kind) const { return tasks[static_cast<size_t>(kind)]; }
   Cost& of(TaskKind kind) { return tasks[static_cast<size_t>(kind)]; }
+  // Seconds of the task without its start, as Cost::joined_s(). Costs are those of whole experts: a
+  // part of one (RunShape::expert_parts) takes its share of the fixed seconds too, for which its
+  // weights are read.
+  double joined_s(const Task& task, const RunShape& shape) const;
   // Seconds that kExpertBackward takes beyond its Cost where it adds to a sum in a page; else 0.
   // The sum has left the caches since it was last added to, so that each element is read once more:
   // a third of what kAddSums moves, which reads two and writes one. A device's own buffers of sums

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/machine/task_costs.h"
+#include "tests/testing/plan/two_ranks.h"
 
 namespace pagoda {
 namespace {
@@ -127,6 +128,32 @@ TEST(DeviceProfile, RefusesWhatIsNoCost) {
   sheet.profile = {};
   sheet.profile.most_kept = -1;
   EXPECT_EQ(sheet.check().code(), Exit::kUsage);
+}
+
+// Two devices have half of an expert each, which are 240 elements of its 480. Ten rows, and what
+// takes as long for any number of them, are half of what a whole expert takes.
+TEST(DeviceProfile, APartOfAnExpertTakesItsShareOfTheTime) {
+  RunShape shape = two_ranks({1}, Sharing::kModel);
+  shape.expert_parts = 2;
+  MachineProfile profile;
+  for (const TaskKind kind :
+       {TaskKind::kExpert, TaskKind::kExpertBackward, TaskKind::kGradient, TaskKind::kAttention}) {
+    profile.of(kind) = {.fixed_s = 10, .unit_s = 2};
+  }
+  Task task;
+  task.layer = task.expert = 0;
+  task.record = shape.expert(0, 0);
+  task.rows = 10;
+  const auto seconds_of = [&](TaskKind kind) {
+    task.kind = kind;
+    return profile.joined_s(task, shape);
+  };
+  EXPECT_DOUBLE_EQ(seconds_of(TaskKind::kExpert), 0.5 * (10 + 2 * 10));
+  EXPECT_DOUBLE_EQ(seconds_of(TaskKind::kExpertBackward), 0.5 * (10 + 2 * 10));
+  EXPECT_DOUBLE_EQ(seconds_of(TaskKind::kGradient), 0.5 * 10 + 2 * 240);
+  EXPECT_DOUBLE_EQ(seconds_of(TaskKind::kAttention), 10 + 2 * 100);
+  shape.expert_parts = 1;  // two whole ones
+  EXPECT_DOUBLE_EQ(seconds_of(TaskKind::kExpert), 10 + 2 * 10);
 }
 
 }  // namespace
