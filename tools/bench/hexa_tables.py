@@ -344,6 +344,9 @@ def ablation(bench, scale):
                 "rows travel": by_rows,
                 "padded": by_rows | {"plan.padded_experts": "true"},
                 "model-centric": base | HALVES}
+    if bench.shape.tiny:  # one of each kind
+        kept = (WHOLE, "rows copied", "sent when due", "model-centric")
+        variants = {name: variants[name] for name in kept}
     variants = {name: flags | with_room(bench, flags) for name, flags in variants.items()}
     race = bench.race("ablation", variants, WHOLE)
     race.expect_same_bits(*(name for name in variants if name != "model-centric"))
