@@ -80,8 +80,8 @@ EXPERTS = 8
 FFN = {"full": 128, "small": 64, "tiny": 128}
 TOP_K = {"full": (1, 2, 3, 4), "tiny": (2,)}
 TOKENS = {"full": (1024, 2048, 4096), "small": (512, 1024, 2048), "tiny": (256,)}
-WIRE_TOKENS = {"full": (256, 512, 1024, 2048), "small": (128, 256, 512, 1024), "tiny": (256,)}
-WIRE_MBIT = 200
+WIRE_TOKENS = {"full": (256, 1024, 2048), "small": (128, 512, 1024), "tiny": (256,)}
+WIRE_MBIT = 50
 SHARING_TOP_K = {"full": (1, 2, 4), "tiny": (2,)}
 RATIOS = {"full": ((1, [1, 1]), (1.5, [2, 3]), (2, [1, 2]), (3, [1, 3])), "tiny": ((3, [1, 3]),)}
 # 13 and 19 of 32 shards, or of 32 tiles of 16 columns, are 1.46 to 1; 11 and 21 are 1.91 to 1.

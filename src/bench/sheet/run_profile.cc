@@ -44,6 +44,19 @@ ModelConfig first_layers(ModelConfig model) {
   return model;
 }
 
+MeasuredCosts costs_of(const DeviceTasks& tasks) {
+  MeasuredCosts costs;
+  for (size_t kind = 0; kind < costs.size(); ++kind) {
+    if (!tasks.samples[kind].empty()) costs[kind] = fit_cost(tasks.samples[kind], 1);
+  }
+  // One device alone exchanges no rows; those of others would take the same copies.
+  for (const TaskKind kind : {TaskKind::kPlaceRows, TaskKind::kPackRows, TaskKind::kTakeParcel}) {
+    std::optional<Cost>& cost = costs[static_cast<size_t>(kind)];
+    if (!cost) cost = costs[static_cast<size_t>(TaskKind::kDispatch)];
+  }
+  return costs;
+}
+
 class ProfiledRun {
  public:
   ProfiledRun(const RunConfig& config, std::vector<DeviceSetup> devices, const ModelConfig& model,
@@ -82,16 +95,18 @@ class ProfiledRun {
     runner_ = std::make_unique<StepRunner>(session_.get(), ledger_.get(),
                                            session_->options().adam.clip_norm);
     RETURN_IF_ERROR(step());
-    times_ = std::make_unique<TaskTimes>(&session_->shape());
-    session_->executor().time_tasks(times_.get());
+    few_ = std::make_unique<TaskTimes>(&session_->shape());
+    many_ = std::make_unique<TaskTimes>(&session_->shape());
     return Status();
   }
 
   Status step() {
     RETURN_IF_ERROR(stop_status("measuring"));
-    RETURN_IF_ERROR(runner_->train(random_batch(*session_, random_), kProfileRate).status());
+    const bool many = steps_ % 2 == 1;
+    session_->executor().time_tasks(many ? many_.get() : few_.get());
+    RETURN_IF_ERROR(runner_->train(batch(many), kProfileRate).status());
     session_->pager().drain();
-    if (times_ != nullptr) ++steps_;
+    if (few_ != nullptr) ++steps_;
     return session_->pager().status();
   }
 
@@ -102,14 +117,23 @@ class ProfiledRun {
     session_->remove_files();
   }
 
+  // Those of steps with random tokens.
   DeviceTasks tasks(int device) const {
     DeviceTasks tasks;
     for (size_t kind = 0; kind < tasks.samples.size(); ++kind) {
-      tasks.samples[kind] = times_->of(static_cast<TaskKind>(kind), device);
+      tasks.samples[kind] = few_->of(static_cast<TaskKind>(kind), device);
     }
-    tasks.microbatches = kMicrobatches * session_->config().num_moe_layers() * steps_;
-    tasks.expert_rows = times_->devices()[static_cast<size_t>(device)].expert_rows;
+    tasks.microbatches = kMicrobatches * session_->config().num_moe_layers() * div_ceil(steps_, 2);
+    tasks.expert_rows = few_->devices()[static_cast<size_t>(device)].expert_rows;
     return tasks;
+  }
+  MeasuredCosts costs(int device) const {
+    DeviceTasks all = tasks(device);
+    for (size_t kind = 0; kind < all.samples.size(); ++kind) {
+      const std::vector<CostSample> more = many_->of(static_cast<TaskKind>(kind), device);
+      all.samples[kind].insert(all.samples[kind].end(), more.begin(), more.end());
+    }
+    return costs_of(all);
   }
   // A microbatch in a layer has so many rows of experts.
   int64_t rows() const {
@@ -117,28 +141,27 @@ class ProfiledRun {
   }
 
  private:
+  // Random tokens, or the first one of each microbatch in all of its places, whose experts have all
+  // of its rows: what they take for few rows and for many tells what each row takes from what is
+  // fixed.
+  StepBatch batch(bool many) {
+    StepBatch batch = random_batch(*session_, random_);
+    const int64_t length = options_.size.microbatch_tokens;
+    for (int64_t i = 0; many && i < std::ssize(batch.tokens); ++i) {
+      batch.tokens[static_cast<size_t>(i)] = batch.tokens[static_cast<size_t>(i - i % length)];
+    }
+    return batch;
+  }
+
   ModelConfig model_;
   SessionOptions options_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<StepRunner> runner_;
-  std::unique_ptr<TaskTimes> times_;
+  std::unique_ptr<TaskTimes> few_, many_;  // where experts have few rows, and where some have many
   int64_t steps_ = 0;  // timed
   std::mt19937 random_{7};
 };
-
-MeasuredCosts costs_of(const DeviceTasks& tasks) {
-  MeasuredCosts costs;
-  for (size_t kind = 0; kind < costs.size(); ++kind) {
-    if (!tasks.samples[kind].empty()) costs[kind] = fit_cost(tasks.samples[kind], 1);
-  }
-  // One device alone exchanges no rows; those of others would take the same copies.
-  for (const TaskKind kind : {TaskKind::kPlaceRows, TaskKind::kPackRows, TaskKind::kTakeParcel}) {
-    std::optional<Cost>& cost = costs[static_cast<size_t>(kind)];
-    if (!cost) cost = costs[static_cast<size_t>(TaskKind::kDispatch)];
-  }
-  return costs;
-}
 
 // A kind of time of all tasks of some kinds.
 double sum_of(double CostSample::*time, const DeviceTasks& tasks,
@@ -240,9 +263,8 @@ Result<RunProfile> profile_run(const RunConfig& config, MachineSheet machine,
       profile_key(model.shape, config.train.micro_batch_tokens, config.data.sequence_len);
   for (int d = 0; status.ok() && d < static_cast<int>(setups.size()); ++d) {
     const std::string& name = setups[static_cast<size_t>(d)].name;
-    const DeviceTasks tasks = run.tasks(d);
-    add_device(name, costs_of(tasks), found.profile);
-    found.devices.push_back(device_figures(name, tasks, run.rows()));
+    add_device(name, run.costs(d), found.profile);
+    found.devices.push_back(device_figures(name, run.tasks(d), run.rows()));
     if (on_gpu) found.devices.back().attention_slowness = found.devices.back().experts_slowness = 0;
   }
   run.close();

@@ -1,6 +1,7 @@
 // `pagoda bench machine RUN`: HeterMoE's profiler (section 5). One device of each kind that the run
 // has, all together, train a few steps of the model's first layers with random weights and tokens,
-// in equal shares and with experts on each; what a device's tasks take goes to the machine's sheet,
+// in every other one with a single token a microbatch, so that some experts have many rows; in
+// equal shares and with experts on each. What a device's tasks take goes to the machine's sheet,
 // those of its exchanges too. (By itself a device would find its caches warmer.) The numbers of
 // experts that fit at least and at most are those of the memory plan (plan/memory/memory_plan.h).
 #pragma once
@@ -17,9 +18,9 @@ namespace pagoda {
 
 struct RunProfile {
   MachineSheet::Profile profile;
-  // What a device takes for a microbatch in a layer with experts, forward and backward: all but the
-  // experts, as many rows of experts as the microbatch has choices, and copies of rows that go to
-  // other devices or come from them, 0 for one device.
+  // What a device takes for a microbatch of random tokens in a layer with experts, forward and
+  // backward: all but the experts, as many rows of experts as the microbatch has choices, and
+  // copies of rows that go to other devices or come from them, 0 for one device.
   struct Device {
     std::string name;
     double attention_s = 0, experts_s = 0, exchange_s = 0;
@@ -51,7 +52,8 @@ RunProfile::Device device_figures(const std::string& name, const DeviceTasks& de
 void take_gpus(const RunConfig& config, MachineSheet& machine);
 
 // `machine`: its sheet, of whose memory the budgets are parts. `directory`: an existing folder, on
-// whose drive a scratch folder is made and removed. `rounds`: so many steps. kUsage: a GPU that the
+// whose drive a scratch folder is made and removed. `rounds`: so many steps, two at least for
+// experts with many rows. kUsage: a GPU that the
 // run does not list, or whose rates the sheet has not. kHostMemory and kDeviceMemory where two
 // layers do not fit, and the errors of read_model_sizes and check_layers. Stops between steps when
 // a signal asks. REQUIRES: config.validate(), take_gpus().
