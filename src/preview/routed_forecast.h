@@ -17,7 +17,7 @@ namespace pagoda {
 struct RoutedHomes {
   std::string name;
   // When the busiest device has computed its rows, at seats and as guests, over when all would have
-  // at the same time: the mean of layers and steps, by the time that a row takes each device by its
+  // at the same time: the mean of layers and steps, by the time that a row takes on a device by its
   // machine's sheet. 1 is the least.
   double imbalance = 0;
   double step_s = 0;  // the mean of the steps

@@ -266,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer,
                          testing::ValuesIn(fewer_when_sanitized(kLayerBufferRows, 3)));
 
 TEST(RootPromise, CorrectionsThatMoveAreOthers) {
-  if (kUnderSanitizer) GTEST_SKIP() << "SKIPPED: short runs may have the same bits";
+  if (kUnderSanitizer) GTEST_SKIP() << "SKIPPED: short runs may have the same bits; release has it";
   const LayerBufferRow stay{{}, kGlm}, move{{}, kGlm, DType::kBF16, 1, 0, 1, 0.01};
   EXPECT_NE(hash_with_room(*small_microbatches(stay)), hash_with_room(*small_microbatches(move)));
 }
@@ -274,7 +274,7 @@ TEST(RootPromise, CorrectionsThatMoveAreOthers) {
 // With parts of their own, experts' gradients have other bits: in fp32, since so few products of
 // bf16 may have exact sums in any order.
 TEST(RootPromise, ExpertsByShardsAreOtherSums) {
-  if (kUnderSanitizer) GTEST_SKIP() << "SKIPPED: short runs may have the same bits";
+  if (kUnderSanitizer) GTEST_SKIP() << "SKIPPED: short runs may have the same bits; release has it";
   const LayerBufferRow whole{{}, "{}", DType::kF32}, parts{{}, "{}", DType::kF32, 1, 0, 8};
   EXPECT_NE(hash_with_room(*small_microbatches(whole)), hash_with_room(*small_microbatches(parts)));
 }
