@@ -84,12 +84,15 @@ set(computing_tests state_format_test mask_test pager_test ops_linear_test ops_a
 
 # What says whether this build computes, keeps and saves the right weights on this machine:
 # tools/test.sh. The other tests say the same on every machine; tools/test.sh all has them too.
-set(user_rooms "/tests/(device|kernels|model|offload|optim|process|train)/")
-set(user_names checkpoint_test tokenizer_vectors_test gpu_run_test)
-set(names_for_all process_bench_test process_lost_ranks_test process_moves_test process_mpi_test
-  process_plan_cluster_test process_plan_test process_ranks_ends_test process_ranks_files_test
-  process_ranks_settings_test process_ranks_trace_test process_ranks_weights_test process_serve_test
-  process_slurm_test)
+set(names_of_users adam_test attention_blocks_test numa_test ops_attention_test
+  ops_cached_attention_test ops_linear_test products_test state_format_test working_memory_test
+  open_storage_test page_file_crash_test page_file_test pager_test residency_test storage_test
+  checkpoint_test generation_test parity_test tokenizer_vectors_test
+  devices_promise_test ranks_promise_test root_promise_table_test root_promise_test
+  stages_promise_test trainer_fault_test
+  process_checkpoint_test process_disk_test process_exactly_once_test process_generate_test
+  process_kill_test process_limits_test process_memory_test process_resume_test process_stop_test
+  process_test gpu_run_test)
 add_custom_target(user_tests)
 
 # Gold links these programs in half the time of the linker that GCC takes by itself.
@@ -126,8 +129,7 @@ foreach(source ${test_sources})
   elseif(source MATCHES "/tests/cuda/" AND NOT name STREQUAL gpu_run_test)
     target_link_libraries(${name} PRIVATE op_cases kernels_emulated)
   endif()
-  if((source MATCHES "${user_rooms}" AND NOT name IN_LIST names_for_all) OR
-     name IN_LIST user_names)
+  if(name IN_LIST names_of_users)
     add_dependencies(user_tests ${name})
   else()
     set_tests_properties(${name} PROPERTIES LABELS for_all)
