@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "tests/testing/files.h"
+#include "tests/testing/sanitizer.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/token_cache.h"
 
@@ -343,10 +344,12 @@ TEST_F(DatasetTest, LinesMayBeLongButNotEndless) {
   const auto line = [&](size_t bytes) {
     return "{\"text\":\"" + std::string(bytes - frame.size(), 'x') + "\"}";
   };
-  auto file = tokens({text("long.jsonl", line(64000000) + "\n")});
-  ASSERT_TRUE(file.ok()) << file.status().message();
-  EXPECT_EQ(file->num_tokens(), 64000000 - static_cast<int64_t>(frame.size()) + 1);
-  std::filesystem::remove(dir_.file("tokens.bin"));
+  if (!kUnderSanitizer) {  // it takes most of a minute there, and pieces of texts are no longer
+    auto file = tokens({text("long.jsonl", line(64000000) + "\n")});
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    EXPECT_EQ(file->num_tokens(), 64000000 - static_cast<int64_t>(frame.size()) + 1);
+    std::filesystem::remove(dir_.file("tokens.bin"));
+  }
   expect_refused(text("long.jsonl", "\n" + line(64000001)), "long.jsonl:2: longer");
 }
 

@@ -161,7 +161,7 @@ class ProductsTest : public ::testing::Test {
   }
   template <typename Body>
   static void for_sizes_and_kernels(Body&& body) {
-    for (const Size& size : fewer_when_sanitized(kSizes, 3)) {
+    for (const Size& size : fewer_when_sanitized(kSizes, 6)) {
       for (const BlockKernel* kernel : tested_kernels()) body(size, *kernel);
     }
   }

@@ -20,7 +20,7 @@ namespace {
 using Kind = SimFault::Kind;
 
 // Only one call in so many is tried, unless the program is started with --every-call.
-int64_t thinning = kUnderThreadSanitizer ? 20 : kUnderAddressSanitizer ? 10 : 4;
+int64_t thinning = kUnderThreadSanitizer ? 20 : kUnderAddressSanitizer ? 30 : 4;
 
 // One layer with experts and one without: few calls, so that each can be made to fail.
 constexpr const char* kSmallConfig = R"({
