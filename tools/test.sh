@@ -35,16 +35,13 @@ asan_tests=(
   cuda_device_test cuda_run_test fuzz_replay_test
 )
 # ThreadSanitizer: what has threads, each kind of them once or twice. Ops share their work out in
-# one way (products, attention, routing and Adam have it), and runs of ranks are the trainer's.
+# one way (products and routing have it), and runs of ranks are the trainer's.
 tsan_tests=(
   trace_test delays_test link_test
-  device_test device_turn_test numa_test open_storage_test storage_test storage_sim_test
-  page_file_test page_file_crash_test
-  pager_test checkpoint_test tokenizer_threads_test
-  products_test ops_route_test ops_attention_test adam_test together_promise_test
-  root_promise_table_test step_trace_test trainer_fault_test
-  ranks_trainer_test zebra_promise_test ranks_faults_test stages_promise_test
-  cuda_nccl_link_test
+  device_test device_turn_test numa_test open_storage_test storage_test page_file_test
+  pager_test checkpoint_test tokenizer_threads_test products_test ops_route_test
+  together_promise_test root_promise_table_test step_trace_test trainer_fault_test
+  ranks_trainer_test ranks_faults_test stages_promise_test cuda_nccl_link_test
   page_pool_test carrier_thread_test carrier_turns_test carrier_parts_test mpi_link_test
   heartbeat_test heartbeat_ranks_test
   cuda_device_test cuda_run_test
