@@ -3,7 +3,7 @@
 // these and at its end. A rank may kill itself at any call of its communicator in that part of the
 // run:
 //   moving_ranks KILLED_RANK CALL fresh|resume [KEY VALUE ...]
-// Prints how many such calls the rank made.
+// Prints how many such calls the rank made, and how many of them before its second move.
 #include <signal.h>
 
 #include <cstdio>
@@ -27,8 +27,13 @@ class KilledCommunicator final : public Communicator {
  public:
   KilledCommunicator(Communicator& all, int64_t killed_call) : all_(all), left_(killed_call) {}
 
-  void arm(bool counts) { counts_ = counts; }
+  void arm(bool counts) {
+    counts_ = counts;
+    if (counts) calls_before_ = calls_;
+  }
   int64_t calls() const { return calls_; }
+  // Those before the last part that counts.
+  int64_t calls_before() const { return calls_before_; }
 
   int rank() const override { return all_.rank(); }
   int size() const override { return all_.size(); }
@@ -53,7 +58,7 @@ class KilledCommunicator final : public Communicator {
  private:
   Communicator& all_;
   int64_t left_;  // below 0: never
-  int64_t calls_ = 0;
+  int64_t calls_ = 0, calls_before_ = 0;
   bool counts_ = false;
 };
 
@@ -112,7 +117,10 @@ Status run_program(const std::vector<std::string>& words) {
   const bool killed = std::to_string(joined->rank()) == words[0];
   KilledCommunicator all(*joined, killed ? std::stoll(words[1]) : -1);
   const Status ended = run(config, words[2] == "resume", *joined, all);
-  if (ended.ok()) std::printf("rank %d: %lld calls\n", all.rank(), (long long)all.calls());
+  if (ended.ok()) {
+    std::printf("rank %d: %lld calls, %lld before\n", all.rank(), (long long)all.calls(),
+                (long long)all.calls_before());
+  }
   std::fflush(stdout);
   return ended;
 }
