@@ -13,9 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-# Open MPI's variables: any user, more processes than cores, nothing bound.
+# Open MPI's variables: any user, more processes than cores, nothing bound, and no seconds of grace
+# when one of them fails, which Open MPI would sleep through though all have ended.
 MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-          "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+          "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+          "OMPI_MCA_odls_base_sigkill_timeout": "0"}
 ALONE_S = 10  # how long a launcher may live behind its processes
 
 

@@ -137,6 +137,7 @@ class Machines:
         its ssh keys and its network in place, options of Open MPI are not needed for them."""
         own = {**os.environ, "PATH": self.path(), "OMPI_ALLOW_RUN_AS_ROOT": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_plm_rsh_args": self.ssh_words(),
+               "OMPI_MCA_odls_base_sigkill_timeout": "0",  # as launcher.py has it
                "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"}
         hosts = ",".join(f"{node}:{each}" for node in self.nodes)
         command = self.inside(0, ["mpirun", "-n", str(len(self.nodes) * each), "--host", hosts,
