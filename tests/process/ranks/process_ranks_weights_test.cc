@@ -181,14 +181,11 @@ struct Mesh {
 // Whoever ends it, anybody can export it.
 TEST_F(RanksTest, StagesOfProcesses) {
   const Mesh meshes[] = {
-      {"two", 2, 2, "1f1b", "cpu", 6},
       {"three", 3, 3, "gpipe", "cpu", 6},
       {"zebra", 2, 1, "1f1b", "cpu*2", 6, "auto", "zebra"},
       {"striped", 4, 2, "breadth_first", "cpu", 6, "auto", "zebra"},
       {"copies", 4, 2, "1f1b", "cpu", 6, "auto", "pipeline", "2"},
       {"pairs", 2, 2, "breadth_first", "cpu*2", 6},
-      {"half", 4, 2, "1f1b", "cpu", 6},
-      {"single", 1, 2, "1f1b", "cpu*4", 6},
       {"rounds", 2, 1, "1f1b", "cpu*2", 6, "rounds"},
       {"halo", 4, 2, "1f1b", "cpu*2", 6, "halo", "pipeline", "1", {}, true},
       {"cards", 3, 1, "1f1b", "cpu", 6, "rounds", "zebra", "1", {"10", "10", "20"}},
