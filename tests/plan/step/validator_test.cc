@@ -11,9 +11,7 @@ namespace pagoda {
 namespace {
 
 constexpr uint32_t kSeeds = kUnderSanitizer ? 30 : 100;
-constexpr int kZebraRuns = kUnderSanitizer ? 50 : 150;
-constexpr int kGuestRuns = kUnderSanitizer ? 50 : 100;
-constexpr int kPipelineRuns = kUnderSanitizer ? 50 : 150;
+constexpr int kZebraRuns = 50, kGuestRuns = 100, kPipelineRuns = 50;
 
 // Steps, a skipped one, an evaluation: every rule holds all the way.
 void expect_valid(std::mt19937& random, PlannedCase& c) {
