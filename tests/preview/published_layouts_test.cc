@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/step/rank_part.h"
@@ -117,21 +118,21 @@ void expect_valid(const ModelSizes& model, const SearchedLayout& layout,
 }
 
 TEST(PublishedLayouts, OnTwoAndThreeKindsKeepEveryRule) {
-  for (const ClusterSheet& cluster : {two_kinds(), three_kinds()}) {
-    for (const char* name : {"deepseek-v2-lite", "glm-4.5-air"}) {
-      SCOPED_TRACE(testing::Message() << name << " on " << cluster.nodes.size() << " nodes");
-      const ModelSizes model = top_of(name);
-      const LayoutSearch found =
-          search_layouts(model, rows_of(16, 4096, cluster), cluster, kSearchPlan);
-      ASSERT_FALSE(found.runs.empty());
-      const auto is_zebra = [](const SearchedLayout& run) { return run.configs.front().zebra(); };
-      const auto zebra = std::ranges::find_if(found.runs, is_zebra);
-      ASSERT_NE(zebra, found.runs.end());
-      expect_valid(model, *zebra, cluster);
-      const auto other = std::ranges::find_if_not(found.runs, is_zebra);
-      ASSERT_NE(other, found.runs.end());
-      expect_valid(model, *other, cluster);
-    }
+  const std::pair<ClusterSheet, const char*> cases[] = {{two_kinds(), "deepseek-v2-lite"},
+                                                        {three_kinds(), "glm-4.5-air"}};
+  for (const auto& [cluster, name] : cases) {
+    SCOPED_TRACE(testing::Message() << name << " on " << cluster.nodes.size() << " nodes");
+    const ModelSizes model = top_of(name);
+    const LayoutSearch found =
+        search_layouts(model, rows_of(16, 4096, cluster), cluster, kSearchPlan);
+    ASSERT_FALSE(found.runs.empty());
+    const auto is_zebra = [](const SearchedLayout& run) { return run.configs.front().zebra(); };
+    const auto zebra = std::ranges::find_if(found.runs, is_zebra);
+    ASSERT_NE(zebra, found.runs.end());
+    expect_valid(model, *zebra, cluster);
+    const auto other = std::ranges::find_if_not(found.runs, is_zebra);
+    ASSERT_NE(other, found.runs.end());
+    expect_valid(model, *other, cluster);
   }
 }
 
