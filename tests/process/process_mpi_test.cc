@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/sheet_file.h"
 #include "parallel/host_name.h"
@@ -102,12 +103,12 @@ TEST_F(MpiTest, AnErrorNamesRankAndCall) {
 
 // Random ones between all devices and hosts, each compared byte by byte; many in turn.
 TEST_F(MpiTest, TransfersArriveWhole) {
-  for (const int processes : {2, 3}) {
-    for (const char* task : {"transfers", "turns", "turns of two cards"}) {
-      const ProcessResult result = ranks(processes, task);
-      EXPECT_EQ(result.code, 0) << result.out << result.err;
-      EXPECT_EQ(lines(result.out, ": good").size(), static_cast<size_t>(processes)) << result.out;
-    }
+  for (const auto& [processes, task] :
+       {std::pair(2, "transfers"), {3, "transfers"}, {3, "turns"}, {2, "turns of two cards"}}) {
+    SCOPED_TRACE(strf("%s of %d processes", task, processes));
+    const ProcessResult result = ranks(processes, task);
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    EXPECT_EQ(lines(result.out, ": good").size(), static_cast<size_t>(processes)) << result.out;
   }
 }
 
