@@ -63,7 +63,7 @@ path = "$tour/text.txt"
 sequence_len = 128
 [train]
 output_dir = "$tour/run"
-steps = 30
+steps = 20
 tokens_per_step = 2048
 micro_batch_tokens = 256
 chunks = 4
