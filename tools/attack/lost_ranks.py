@@ -30,7 +30,7 @@ DEFAULT_DEADLINE_S, NOTICED_S = 60.0, 10.0  # the program's own, with which a lo
 VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
              "OMPI_MCA_rmaps_base_oversubscribe": "1",
              "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_pml": "ob1",
-             "OMPI_MCA_btl": "^openib,usnic,tcp", "OMPI_MCA_odls_base_sigkill_timeout": "3",
+             "OMPI_MCA_btl": "^openib,usnic,tcp,ofi", "OMPI_MCA_odls_base_sigkill_timeout": "3",
              "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 FILES = kill_points.FILES + ["MOVING", "checkpoints/room", "store/pages-*"]
 POLL_S = 0.0005
