@@ -89,19 +89,19 @@ TEST(MeasuredShares, FollowADeviceThatBecomesSlower) {
   EXPECT_LT(of_seats, 0.4);
 }
 
-constexpr int64_t kLooks = 4;
-
-RankedTrainers run_of_looks(const char* model) {
+RankedTrainers run_of_looks(const char* model, int64_t looks) {
   return RankedTrainers(
-      ClipKind::kGlobal, kLooks * kMeasureSteps,
+      ClipKind::kGlobal, looks * kMeasureSteps,
       [](RunConfig& config) {
         config.train.micro_batch_tokens = 512;  // work that takes its time
-        config.train.tokens_per_step = 8 * 512;
-        config.train.shards = 8;
+        config.train.tokens_per_step = 4 * 512;
+        config.train.shards = 4;
         config.optim.schedule = ScheduleKind::kConstant;
       },
       model);
 }
+
+constexpr int64_t kLooks = 2;
 
 // With a second device that is slow: at how many looks a deal pays, which is not made.
 int64_t times_asked(RankedTrainers& run) {
@@ -125,7 +125,7 @@ int64_t times_asked(RankedTrainers& run) {
 // those of the look before.
 TEST(MeasuredShares, ADealThatIsNotMadeIsAskedForAgain) {
   const Watchdog watchdog("measured shares", std::chrono::seconds(300));
-  RankedTrainers run = run_of_looks("{}");
+  RankedTrainers run = run_of_looks("{}", kLooks);
   EXPECT_EQ(times_asked(run), kLooks);
   EXPECT_EQ(run.sha256(), run.expected());
 }
@@ -133,19 +133,20 @@ TEST(MeasuredShares, ADealThatIsNotMadeIsAskedForAgain) {
 // No device has rows of experts, and attention is dealt by its own times.
 TEST(MeasuredShares, AreFollowedWithoutExpertsToo) {
   const Watchdog watchdog("measured shares", std::chrono::seconds(300));
-  RankedTrainers run = run_of_looks(R"({"mlp_only_layers": [0, 1, 2]})");
+  RankedTrainers run = run_of_looks(R"({"mlp_only_layers": [0, 1, 2]})", kLooks);
   EXPECT_EQ(times_asked(run), kLooks);
   EXPECT_EQ(run.sha256(), run.expected());
 }
 
-// A device that is thirty times as slow gets none of eight shards, and then has no work by which to
+// A device that is fifteen times as slow gets none of four shards, and then has no work by which to
 // measure it. It keeps its speed, or shards would come back at the next look, and go again.
 TEST(MeasuredShares, ADeviceWithoutWorkKeepsItsSpeed) {
   const Watchdog watchdog("measured shares", std::chrono::seconds(300));
-  RankedTrainers run = run_of_looks(R"({"mlp_only_layers": [0, 1, 2]})");
-  RunLeg leg = measured_leg(1, 2, kLooks * kMeasureSteps);
+  constexpr int64_t kThreeLooks = 3;
+  RankedTrainers run = run_of_looks(R"({"mlp_only_layers": [0, 1, 2]})", kThreeLooks);
+  RunLeg leg = measured_leg(1, 2, kThreeLooks * kMeasureSteps);
   const auto slow_down = [](Trainer& trainer) {
-    trainer.session().executor().throttle(1, {30 * kSlow, 30 * kSlow});
+    trainer.session().executor().throttle(1, {15 * kSlow, 15 * kSlow});
   };
   leg.started = [&](Trainer& trainer, RankGroup&) {
     slow_down(trainer);
@@ -163,7 +164,7 @@ TEST(MeasuredShares, ADeviceWithoutWorkKeepsItsSpeed) {
   const LegOutcome outcome = run.run(leg);
   ASSERT_TRUE(outcome.ok()) << outcome.status().message();
   EXPECT_GE(deals, 1);
-  EXPECT_LE(deals, 2) << "of four looks";  // a machine with other work may take two
+  EXPECT_LE(deals, 2) << "of three looks";  // a machine with other work may take two
   EXPECT_EQ(left, 0);
   EXPECT_EQ(run.sha256(), run.expected());
 }
@@ -231,7 +232,7 @@ std::vector<std::string> files_in(const std::string& folder) {
 TEST(MeasuredShares, ADealWaitsForRoomOnDisks) {
   const Watchdog watchdog("measured shares", std::chrono::seconds(300));
   RankedTrainers run(ClipKind::kGlobal, 2 * kMeasureSteps + 1, [](RunConfig& config) {
-    config.train.tokens_per_step = 256;
+    config.train.tokens_per_step = 128;  // four microbatches, in four shards
     config.optim.schedule = ScheduleKind::kConstant;
   });
   for (const bool full : {false, true}) {
@@ -244,7 +245,7 @@ TEST(MeasuredShares, ADealWaitsForRoomOnDisks) {
     leg.disk = {dir.path()};
     leg.started = [&](Trainer& trainer, RankGroup& group) {
       if (group.rank() == 0) {
-        trainer.session().executor().throttle(0, {30 * kSlow, 30 * kSlow});
+        trainer.session().executor().throttle(0, {15 * kSlow, 15 * kSlow});
         if (full) disk.fill();
       }
       return group.agree(Status());
@@ -337,7 +338,7 @@ void slow_one(Trainer& trainer) {
   const DeviceRange own = trainer.session().shape().own_devices();
   for (int d = 0; d < own.count; ++d) {
     const bool slow = trainer.steps_done() / 4 % 3 == (own.first + d) % 3;
-    const double factor = slow ? 40 : 4;
+    const double factor = slow ? 20 : 2;
     trainer.session().executor().throttle(d, {factor, factor});
   }
 }
@@ -376,7 +377,7 @@ void expect_same_bits(RankedTrainers& run, const Mesh& mesh, Deals& deals) {
   leg.configure = [&](RunConfig& config, int) {
     if (mesh.stages > 1) config.parallel.layout = LayoutKind::kPipeline;
     config.parallel.stages = mesh.stages;
-    config.train.devices = {strf("cpu/4*%d", leg.devices_each)};
+    config.train.devices = {strf("cpu/2*%d", leg.devices_each)};
     config.train.steps = 1000;
     if (!mesh.saves) config.train.save_steps = 0;
     config.parallel.shares = ShareKind::kMeasured;
@@ -403,7 +404,7 @@ void expect_same_bits(RankedTrainers& run, const Mesh& mesh, Deals& deals) {
 TEST(MeasuredShares, ChangeNoBit) {
   const Watchdog watchdog("measured shares", std::chrono::seconds(600));
   RankedTrainers run(ClipKind::kGlobal, kSteps, [](RunConfig& config) {
-    config.train.tokens_per_step = 256;  // eight microbatches, in eight shards
+    config.train.tokens_per_step = 128;  // four microbatches, in four shards
     config.optim.schedule = ScheduleKind::kConstant;
   });
   Deals deals;
