@@ -154,7 +154,7 @@ if(PAGODA_HAS_CUBLAS)
 elseif(PAGODA_HAS_CUDA)
   set_property(TARGET cuda_products_test PROPERTY SOURCES tests/cuda/skipped.cc)
 endif()
-# trainer_fault_test makes one call in four fail.
+# trainer_fault_test makes one call in four fail of those that this makes fail.
 if(NOT PAGODA_SANITIZE)
   add_test(NAME trainer_fault_every_call COMMAND trainer_fault_test --every-call)
   set_tests_properties(trainer_fault_every_call
