@@ -16,9 +16,9 @@
 
 namespace pagoda {
 
-// Behind six steps other bits of a gradient have come to weights in bf16. Sanitized builds look for
-// races and for misused memory, in short runs.
-inline constexpr int64_t kSteps = kUnderSanitizer ? 2 : 6;
+// Behind one step other bits of a gradient are in the optimizer's moments, behind a few in weights
+// in bf16. Sanitized builds look for races and for misused memory, in short runs.
+inline constexpr int64_t kSteps = kUnderSanitizer ? 2 : 4;
 
 enum class Drive { kSim, kThreads, kUring };
 
