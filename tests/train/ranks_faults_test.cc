@@ -53,6 +53,9 @@ TEST(RanksFaults, CallsOfEachRankFail) {
   EXPECT_GT(failed_runs, kUnderSanitizer ? 2 : 10);
 }
 
+// A layer with few experts, and one without, so that a run has few calls.
+constexpr const char* kSmallModel = R"({"num_hidden_layers": 2, "num_experts": 6})";
+
 // Ranks of one machine move a run that other ranks have left twice, once without a checkpoint.
 class MovedRun {
  public:
@@ -104,7 +107,7 @@ class MovedRun {
     leg_.until = 2;
   }
 
-  RankedTrainers run_{ClipKind::kGlobal, 2};
+  RankedTrainers run_{ClipKind::kGlobal, 2, {}, kSmallModel};
   RunLeg leg_;
   int64_t failed_ = 0;
 };
@@ -125,7 +128,7 @@ TEST(RanksFaults, EachCallOfAMoveFailsOnce) {
                         {kError, kSimAll, 5},      {kCrash, kSimAll, 11}};
   MovedRun run;
   for (const Calls& way : fewer_when_sanitized(ways, 3)) {
-    const int64_t stride = way.stride * (kUnderSanitizer ? 29 : 1);
+    const int64_t stride = way.stride * (kUnderSanitizer ? 13 : 1);
     bool done = false;
     for (int64_t call = 1; !done; call += stride) {
       SCOPED_TRACE(strf("%s at call %lld of %x", way.kind == kCrash ? "power loss" : "error",

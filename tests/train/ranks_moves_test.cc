@@ -370,6 +370,9 @@ TEST(RanksMoves, KeepGenerations) {
   }
 }
 
+// A layer with few experts and one without, for runs that are made again and again.
+constexpr const char* kSmallModel = R"({"num_hidden_layers": 2, "num_experts": 8})";
+
 // Experts of the first layer on rank 0, for as many on rank 1.
 std::vector<HomeSwap> swaps_of_two(const RunShape& shape, size_t count) {
   std::vector<int64_t> at[2];  // [rank]
@@ -387,7 +390,7 @@ std::vector<HomeSwap> swaps_of_two(const RunShape& shape, size_t count) {
 // experts and then one move from either rank, in four pieces each.
 TEST(RanksMoves, EachTransferFailsOnce) {
   const Watchdog watchdog("moving homes", std::chrono::seconds(600));
-  RankedTrainers run(ClipKind::kGlobal, 3);
+  RankedTrainers run(ClipKind::kGlobal, 3, {}, kSmallModel);
   const int64_t stride = kUnderSanitizer ? 7 : 1;
   int64_t failed = 0;
   for (int64_t piece = 0;; piece += stride) {
@@ -457,8 +460,8 @@ TEST(RanksMoves, MayTakeLongerThanTheDeadline) {
 // Each rank has a machine of its own, one of whose calls fails while experts move.
 TEST(RanksMoves, EachCallFailsOnce) {
   const Watchdog watchdog("moving homes", std::chrono::seconds(900));
-  RankedTrainers run(ClipKind::kGlobal, 3);
-  const int64_t stride = kUnderSanitizer ? 83 : 9;
+  RankedTrainers run(ClipKind::kGlobal, 3, {}, kSmallModel);
+  const int64_t stride = kUnderSanitizer ? 29 : 9;
   int64_t failed = 0;
   for (int faulty = 0; faulty < 2; ++faulty) {
     for (int64_t call = 1 + faulty;; call += stride) {
