@@ -22,7 +22,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kSteps = 4;
+constexpr int64_t kSteps = 2;
 constexpr int kMostRanks = 8, kMostOfOneDevice = 6;
 
 enum Factor {
@@ -158,8 +158,9 @@ class Runs {
               config.data.eval_path = config.data.path.front();
               config.train.eval_batches = 3;
             },
-            row[kTied] == 0 ? R"({"num_hidden_layers": 5})"
-                            : R"({"num_hidden_layers": 5, "tie_word_embeddings": true})") {
+            row[kTied] == 0 ? R"({"num_hidden_layers": 5, "num_experts": 12})"
+                            : R"({"num_hidden_layers": 5, "num_experts": 12,
+                              "tie_word_embeddings": true})") {
     RunLeg alone;
     alone.until = kSteps;
     go(alone);
