@@ -44,7 +44,7 @@ class ForeignFilesTest : public RunTest {
     const std::string configs = std::string(PAGODA_GOLDEN_DIR) + "/../../configs/";
     return {"plan",
             "--model.path",
-            configs + "models/olmoe-1b-7b.json",
+            dir_.file("model"),
             "--machine",
             configs + "machines/gpu-24gb.toml",
             "--train.save_steps",
