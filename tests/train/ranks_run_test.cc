@@ -10,6 +10,7 @@
 namespace pagoda {
 namespace {
 
+// Half of the product: any three of ranks, devices, budgets and clippings in each combination.
 TEST(RanksRun, SameBitsAsOneProcess) {
   const Watchdog watchdog("ranks", std::chrono::seconds(600));
   for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
@@ -19,7 +20,7 @@ TEST(RanksRun, SameBitsAsOneProcess) {
       for (const int devices : {1, 2}) {
         for (const bool smallest : {false, true}) {
           ++seed;
-          if (kUnderSanitizer && (seed + (clip == ClipKind::kGlobal)) % 2 != 0) continue;
+          if ((ranks + devices + smallest + (clip == ClipKind::kGlobal)) % 2 != 0) continue;
           RankedCase c{ranks, devices, smallest};
           c.place = seed % 3 == 0 ? PlaceKind::kHome : PlaceKind::kStep;
           c.clip = clip;
@@ -132,14 +133,15 @@ TEST(RanksRun, LeastBudgetsAreThoseOfFewGroupsWhateverOthersHave) {
 constexpr const char* kTwoLayers = R"({
   "num_hidden_layers": 2, "num_experts": 6, "mlp_only_layers": []})";
 
-TEST(RanksRun, EveryTransferFailsOnce) {
+// One transfer in three fails.
+TEST(RanksRun, TransfersFailOnce) {
   const Watchdog watchdog("ranks", std::chrono::seconds(600));
   RankedRun run(ClipKind::kGlobal, DType::kBF16, tiny_with(kTwoLayers).c_str(), 32, 2);
   RankedCase c{3, 1, true};
   const RankedOutcome good = run.on(c);
   expect_alike(good);
   EXPECT_EQ(good.sha256(), run.sha256());
-  const size_t stride = kUnderSanitizer ? 17 : 1;
+  const size_t stride = kUnderSanitizer ? 17 : 3;
   for (size_t i = 0; i < good.sent.size(); i += stride) {
     c.fails = good.sent[i];
     c.seed = i;
