@@ -54,6 +54,7 @@ std::string hash_of(const Shares& shares, const Variant& v, int64_t expert_shard
   return outcome.sha256;
 }
 
+// Each variant with both divisions into parts, and with one number of expert shards in each.
 TEST(ModelCentric, OneHashWhoeverComputes) {
   const Variant variants[] = {
       {.devices = 1, .smallest = true},
@@ -72,7 +73,7 @@ TEST(ModelCentric, OneHashWhoeverComputes) {
     for (const int64_t expert_shards : {1, 4}) {
       const ClipKind clip = expert_shards == 1 ? ClipKind::kGlobal : ClipKind::kNone;
       const std::string expected = hash_of(shares, {}, expert_shards, clip);
-      for (size_t i = 0; i < std::size(variants); ++i) {
+      for (size_t i = (shares.size() + (expert_shards > 1)) % 2; i < std::size(variants); i += 2) {
         SCOPED_TRACE(testing::Message() << shares.size() << " parts, " << expert_shards
                                         << " expert shards, variant " << i);
         EXPECT_EQ(hash_of(shares, variants[i], expert_shards, clip), expected);
