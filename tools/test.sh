@@ -85,7 +85,7 @@ run_tests() {
   elif [ $# -gt 0 ]; then
     only=(-R "^($(IFS='|'; echo "$*"))\$")
   else
-    only=(-E '^trainer_fault_test$')  # trainer_fault_every_call has all of it, and more
+    only=(-E '^trainer_fault_test$')  # trainer_fault_unthinned has all of it, and more
   fi
   say "$preset: run ${*:-all tests}"
   GTEST_OUTPUT="xml:$folder/" ctest --test-dir "build/$preset" -j $((jobs + 1)) --timeout 900 \

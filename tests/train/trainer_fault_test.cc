@@ -19,8 +19,8 @@ namespace {
 
 using Kind = SimFault::Kind;
 
-// Only one call in so many of those below is tried, unless the program is started with
-// --every-call.
+// Only one in so many of the calls that plans name is tried, and all of them with --unthinned. Of
+// transfers plans name one in four at most.
 int64_t thinning = kUnderThreadSanitizer ? 20 : kUnderAddressSanitizer ? 30 : 4;
 
 // One layer with experts and one without: few calls, so that each can be made to fail.
@@ -252,13 +252,13 @@ void run_calls(FaultyRun& run, Kind kind, int64_t stride, bool resumed) {
   run_plan(run, {kind, kSimTransfers, 4 * stride}, resumed);
 }
 
-TEST(TrainerFaults, EveryCallFails) {
+TEST(TrainerFaults, CallsFail) {
   FaultyRun run(kSmallConfig);
   run_calls(run, Kind::kError, 1, false);
   run_calls(run, Kind::kError, 3, true);
 }
 
-TEST(TrainerFaults, PowerIsLostAtEveryCall) {
+TEST(TrainerFaults, PowerIsLostAtCalls) {
   FaultyRun run(kSmallConfig);
   run_calls(run, Kind::kCrash, 1, false);
   run_calls(run, Kind::kCrash, 3, true);
@@ -358,12 +358,12 @@ TEST(TrainerFaults, LifeAfterLifeUntilItIsDone) {
 
 }  // namespace
 
-void try_every_call() { thinning = 1; }
+void try_all_planned_calls() { thinning = 1; }
 
 }  // namespace pagoda
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  if (argc == 2 && std::strcmp(argv[1], "--every-call") == 0) pagoda::try_every_call();
+  if (argc == 2 && std::strcmp(argv[1], "--unthinned") == 0) pagoda::try_all_planned_calls();
   return RUN_ALL_TESTS();
 }
